@@ -7,6 +7,7 @@ AdaptiveRecError
 ├── TrainingError     a run cannot train on                              (exit code 1)
 │   └── NotFiniteError  losses or gradients of a step are not finite     (exit code 1)
 ├── GroupError        a process of several has ended or does not answer  (exit code 1)
+│   └── RankError     another process has an error of its own            (its exit code)
 ├── DataError         input data breaks a rule of its format             (exit code 3)
 ├── MemoryPlanError   the tables do not fit where they should            (exit code 4)
 ├── CheckpointError   a checkpoint cannot be written or read             (exit code 5)
@@ -80,7 +81,15 @@ class NotFiniteError(TrainingError):
 
 
 class GroupError(AdaptiveRecError):
-    pass
+    """The ranks of a run cannot go on together."""
+
+
+class RankError(GroupError):
+    """An error of another rank, whose exit code this one has too."""
+
+    def __init__(self, text: str, exit_code: int) -> None:
+        super().__init__(text)
+        self.exit_code = exit_code
 
 
 class DataError(AdaptiveRecError):

@@ -85,14 +85,19 @@ def bytes_of_part(form: str, part_size: int | str | None, option: str) -> int:
     return part_bytes
 
 
+def check_parts(tables: Sequence[TableOut], part_bytes: int) -> None:
+    """Raise UsageError where a part has no room for a row. `part_bytes`: 0 where tables have one file each."""
+    widest = max(tables, key=lambda table: table.row_bytes)
+    if part_bytes and part_bytes < widest.row_bytes:
+        raise UsageError(f"parts must have room for a row of {widest.name}, {widest.row_bytes} bytes, got {part_bytes}")
+
+
 def write_table_files(
     tables: Sequence[TableOut], draft: Path, out: Path, form: str, part_bytes: int = 0
 ) -> list[Path]:
     """Write tables, their raw keys where they have some, and what the files have to the folder `draft`, which will be `out`.
     Returns the files by their later names. Raises UsageError where a part has no room for a row."""
-    widest = max(tables, key=lambda table: table.row_bytes)
-    if part_bytes and part_bytes < widest.row_bytes:
-        raise UsageError(f"parts must have room for a row of {widest.name}, {widest.row_bytes} bytes, got {part_bytes}")
+    check_parts(tables, part_bytes)
     with os_errors("creation", out):
         DISK.make_folder(draft)
     names = file_names([table.name for table in tables])

@@ -9,7 +9,7 @@ import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from adaptive_rec.cli.output import printable_path, say
 from adaptive_rec.cli.parser import on_terminal
@@ -17,10 +17,12 @@ from adaptive_rec.errors import AdaptiveRecError, UsageError
 from adaptive_rec.run.new_directory import is_held_by
 from adaptive_rec.system.drafts import draft_file
 from adaptive_rec.system.own_files import open_own
+from adaptive_rec.units import printable
 
 if TYPE_CHECKING:
     import subprocess
 
+    from adaptive_rec.config.tree import Config
     from adaptive_rec.live.runtime_file import RuntimeFile
 
 LOG = "log.txt"
@@ -28,7 +30,7 @@ SIDECAR_SECONDS = 5.0
 """Time that training may be under way without a sidecar, which starts before the first step."""
 
 
-def detach(words: list[str], out: Path, resume: bool, serve: bool, as_json: bool) -> int:
+def detach(words: list[str], out: Path, config: Config, resume: bool, serve: bool, as_json: bool) -> int:
     """Start the same command in a session of its own. Returns once it trains, or has ended, then with its exit code.
 
     With --verify the data was verified before, so the child does not do it again. The child creates the run directory. Its log
@@ -36,9 +38,11 @@ def detach(words: list[str], out: Path, resume: bool, serve: bool, as_json: bool
     made the directory.
     """
     words = [word for word in words if word not in ("--detach", "--json", "--verify")]
+    files = [out / "metrics.jsonl", out / "events.jsonl"]
+    before = [_size(file) for file in files]
     with ExitStack() as stack:
         log, descriptor = _log(out, resume, stack)
-        child = _start(words, out, descriptor)
+        child = _start(words, out, descriptor, before, config.data.follow)
         file = _runtime_file(child) if serve and child.returncode is None else None
         code = child.poll()
         if log.parent != out and code != UsageError.exit_code and (out / "config.toml").exists():
@@ -50,7 +54,8 @@ def detach(words: list[str], out: Path, resume: bool, serve: bool, as_json: bool
     if as_json:
         print(json.dumps({"pid": child.pid, "run": str(out), "url": file.url if file else None}))
     else:
-        say(describe_detached(child.pid, out, log, file))
+        reports, events = map(_lines_from, files, before)
+        say(describe_detached(child.pid, out, log, file, _length(config, reports, events)))
     return 0
 
 
@@ -66,9 +71,10 @@ def _log(out: Path, resume: bool, stack: ExitStack) -> tuple[Path, int]:
         raise UsageError(f"--out {out} cannot be written: {error.strerror}") from None
 
 
-def describe_detached(pid: int, out: Path, log: Path, file: RuntimeFile | None) -> str:
-    """Return what the user needs to know about a run in the background."""
-    lines = [("pid", str(pid)), ("run", printable_path(out))]
+def describe_detached(pid: int, out: Path, log: Path, file: RuntimeFile | None, length: str) -> str:
+    """Return what the user needs to know about a run in the background. `length`: how many steps there are, where that is not
+    simply what was asked for."""
+    lines = [("pid", str(pid)), ("run", printable_path(out)), *([("length", printable(length))] if length else [])]
     stop = f"kill {pid}"
     if file is not None:
         which = "" if _is_only(file) else f" --run {pid}"
@@ -81,21 +87,32 @@ def describe_detached(pid: int, out: Path, log: Path, file: RuntimeFile | None) 
     return "\n".join(["training in the background", *(f"  {label:<10}  {text}" for label, text in lines)])
 
 
-def _start(words: list[str], out: Path, log: int) -> subprocess.Popen[bytes]:
-    """Start training; wait for its first line of metrics, not that of another process in the directory, or its end."""
+def _length(config: Config, reports: list[dict[str, Any]], events: list[dict[str, Any]]) -> str:
+    """Return how long a run that has started will train, as its own first lines say it. A resumed run that waits at once has no
+    report yet; its length is not known then."""
+    from adaptive_rec.cli.run_text import length_in_words
+
+    done = next((event["step"] for event in events if event.get("kind") == "started"), 0)
+    total = next((report["steps_total"] for report in reports if "steps_total" in report), None)
+    return length_in_words(config, done, total or done) if config.data.follow or total is not None else ""
+
+
+def _start(words: list[str], out: Path, log: int, before: list[int], follow: bool) -> subprocess.Popen[bytes]:
+    """Start training; wait for its first line of metrics, not that of another process in the directory, or its end. Data that is
+    followed may bring none for hours, and a run that was saved while paused has none: their journals say that they began."""
     import subprocess
 
     from adaptive_rec.live.sidecar_process import own_modules_only
 
+    (metrics_before, events_before), begun = before, "started" if follow else "paused"
     metrics, events = out / "metrics.jsonl", out / "events.jsonl"
-    metrics_before, events_before = _size(metrics), _size(events)
     command = [sys.executable, "-m", "adaptive_rec", *words, f"--out={out}"]
     child = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=own_modules_only(), start_new_session=True
     )
     try:
         while child.poll() is None and not (
-            (_size(metrics) > metrics_before or _is_paused(events, events_before)) and is_held_by(out, child.pid)
+            (_size(metrics) > metrics_before or _has(events, events_before, begun)) and is_held_by(out, child.pid)
         ):
             time.sleep(0.05)
     except KeyboardInterrupt:
@@ -108,13 +125,18 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def _is_paused(events: Path, start_byte: int) -> bool:
-    """Whether the journal reports a pause after this position, as a resumed run does that was saved while paused."""
-    if not events.exists():
-        return False
-    with open(events, "rb") as file:
+def _lines_from(path: Path, start_byte: int) -> list[dict[str, Any]]:
+    """Return the whole lines of JSON after a position."""
+    if not path.exists():
+        return []
+    with open(path, "rb") as file:
         file.seek(start_byte)
-        return b'"kind": "paused"' in file.read()
+        return [json.loads(line) for line in file if line.endswith(b"\n") and line.strip()]
+
+
+def _has(events: Path, start_byte: int, kind: str) -> bool:
+    """Whether the journal has an event of a kind after a position."""
+    return any(event.get("kind") == kind for event in _lines_from(events, start_byte))
 
 
 def _runtime_file(child: subprocess.Popen[bytes]) -> RuntimeFile | None:

@@ -65,10 +65,10 @@ def _rate(typed: str) -> float:
 
 def answer(
     args: argparse.Namespace, name: str, values: Mapping[str, Any], summary: Callable[[Mapping[str, Any]], list[Any]],
-    page: Callable[[Mapping[str, Any]], str],
+    page: Callable[[Mapping[str, Any]], str], data_is_named: bool,
 ) -> None:  # fmt: skip
-    """Print results as tables or as JSON. With --out, write ``NAME.json`` and ``NAME.html`` there before. Raises UsageError where
-    the folder cannot be written."""
+    """Print results as tables or as JSON. With --out, write ``NAME.json`` and ``NAME.html`` there before. `data_is_named`:
+    whether a line above names the data, which was prepared. Raises UsageError where the folder cannot be written."""
     if args.out is not None:
         from adaptive_rec.offline.pages.page import write_page
 
@@ -78,9 +78,16 @@ def answer(
     if args.json:
         print_json(values)
         return
-    show(*summary(values))
+    show(*summary({**values, "data": {**values["data"], "source": ""}} if data_is_named else values))
     if args.out is not None:
         say(f"\n{printable_path(args.out / f'{name}.html')}")
+
+
+def is_other_data(args: argparse.Namespace, given: argparse.Namespace) -> bool:
+    """Whether the data is a folder that was prepared from the given files, which is said when it is done."""
+    from adaptive_rec.data.prepare.place import is_prepared
+
+    return str(args.data) != str(given.data) and is_prepared(str(args.data))
 
 
 def shown_forecast(made: Mapping[str, Any]) -> list[Any]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from adaptive_rec.cli.launcher import RUN_ID
 from adaptive_rec.cli.output import say
-from adaptive_rec.errors import AdaptiveRecError, GroupError, UsageError, with_address
+from adaptive_rec.errors import AdaptiveRecError, GroupError, RankError, UsageError, first_line, with_address
 
 if TYPE_CHECKING:
     from adaptive_rec.config.tree import Config
@@ -117,12 +117,19 @@ def train_as_follower(config: Config, args: argparse.Namespace, overridden: Coll
 
 @contextmanager
 def ended_by_errors(group: TorchGroup) -> Iterator[None]:
-    """Report an error in the body and end this process at once: torch would wait for the other ranks."""
+    """Report an error in the body and end this process at once: torch would wait for the other ranks. They get the error, to name
+    it in their own; where all print to one screen, they leave it to this rank."""
     try:
         yield
     except AdaptiveRecError as error:
         if group.rank and not isinstance(error, GroupError):
             time.sleep(RANK_0_SECONDS)
-        say(f"error: {f'rank {group.rank}: ' * bool(group.rank)}{with_address(error)}", sys.stderr)
+        if not (isinstance(error, RankError) and are_launched()):
+            say(f"error: {f'rank {group.rank}: ' * bool(group.rank)}{with_address(error)}", sys.stderr)
+        if not isinstance(error, GroupError):
+            group.tell_failure(with_address(error), error.exit_code)
         sys.stdout.flush()
         os._exit(error.exit_code)
+    except Exception as error:  # reported where the process ends
+        group.tell_failure(first_line(error), 1)
+        raise

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adaptive_rec.cli.forecast import answer
+from adaptive_rec.cli.forecast import answer, is_other_data
 from adaptive_rec.cli.output import columns, pairs, text, waiting
 from adaptive_rec.cli.own_data import with_prepared_data
 from adaptive_rec.cli.parser import (
@@ -55,13 +55,13 @@ def profile(args: argparse.Namespace) -> int:
     """Measure, print and write the profile; samples keep the order of the file."""
     waiting(f"opening {args.data}")
     samples, windows = whole_number("--samples", args.samples, 0), whole_number("--windows", args.windows, 2)
-    _, config = with_prepared_data(args, resolve_profile, RUNS, sys.stderr if args.json else sys.stdout)
+    ready, config = with_prepared_data(args, resolve_profile, RUNS, sys.stderr if args.json else sys.stdout)
     from adaptive_rec.cli.progress import progress_shown
     from adaptive_rec.offline.forecast.profile import measure
 
     with progress_shown() as progress:
         measured = measure(config, samples, windows, progress)
-    answer(args, "profile", measured, summary, profile_page_of)
+    answer(args, "profile", measured, summary, profile_page_of, is_other_data(ready, args))
     return 0
 
 

@@ -16,6 +16,7 @@ from adaptive_rec.live.telemetry import ratio
 from adaptive_rec.units import clock, count, counted, percent, printable, size, whole
 
 if TYPE_CHECKING:
+    from adaptive_rec.config.tree import Config
     from adaptive_rec.runtime.loop import Runtime
 
 BAR_CELLS = 24
@@ -38,26 +39,32 @@ def header(runtime: Runtime) -> str:
 
 def length(runtime: Runtime) -> str:
     """Return how many steps there are to train, where that is not simply ``run.steps``; else an empty text."""
-    done, total, wanted = runtime.step_number, runtime.steps_total, runtime.config.run.steps
-    if runtime.followed is not None:
+    return length_in_words(runtime.config, runtime.step_number, runtime.steps_total)
+
+
+def length_in_words(config: Config, done: int, total: int) -> str:
+    """Return the same by the step at which a run starts and the one that is its last; that one is of no account for data that is
+    followed."""
+    wanted = config.run.steps
+    if config.data.follow:
         resumed = f"resumed at step {whole(done)}, " if done else ""
-        return f"{resumed}{runtime.config.data.source} is followed"
-    if not done and runtime.config.eval.patience:
-        return until_no_better(runtime)
+        return f"{resumed}{config.data.source} is followed"
+    if not done and config.eval.patience:
+        return until_no_better(config, total)
     if done and total <= done:
         more = "read the data more often (data.epochs)" if done < wanted or not wanted else "give more steps"
         return f"resumed at step {whole(done)}: nothing left to train, {more}"
     if done:
         return f"resumed at step {whole(done)}, {whole(total - done)} to go"
-    if not wanted and (passes := runtime.config.data.epochs) > 1:
-        return f"{whole(passes)} passes over the data, {counted(total, 'step')}"
+    if not wanted and config.data.epochs > 1:
+        return f"{whole(config.data.epochs)} passes over the data, {counted(total, 'step')}"
     return f"{counted(total, 'step')}, all that the data has; run.steps is {whole(wanted)}" if total < wanted else ""
 
 
-def until_no_better(runtime: Runtime) -> str:
+def until_no_better(config: Config, total: int) -> str:
     """Return how long a run with patience trains at the most, and what stops it."""
-    settings, passes = runtime.config.eval, runtime.state.passes or 1
-    most = f"at most {passes} pass{'es' * (passes > 1)} over the data, {counted(runtime.steps_total, 'step')}"
+    settings, passes = config.eval, config.data.epochs
+    most = f"at most {passes} pass{'es' * (passes > 1)} over the data, {counted(total, 'step')}"
     of = " on the last training rows" if settings.validates else ""
     evaluations = counted(settings.patience, "evaluation")
     then = ", then trains the best model on those" if settings.trains_slice else ""

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adaptive_rec.cli.forecast import add_forecast_options, answer, processes_of, shown_forecast
+from adaptive_rec.cli.forecast import add_forecast_options, answer, is_other_data, processes_of, shown_forecast
 from adaptive_rec.cli.output import columns, pairs, text, waiting
 from adaptive_rec.cli.own_data import with_prepared_data
 from adaptive_rec.cli.parser import (
@@ -67,7 +67,7 @@ def simulate(args: argparse.Namespace) -> int:
     from adaptive_rec.policy.find import BUILT_IN, load_policy
 
     trace, processes = trace_of(args), processes_of(args)
-    args, config = with_prepared_data(args, resolve_simulation, RUNS, sys.stderr if args.json else sys.stdout)
+    ready, config = with_prepared_data(args, resolve_simulation, RUNS, sys.stderr if args.json else sys.stdout)
     policies = parse_names("--policies", args.policies)
     budgets = parse_names("--budgets", args.budgets)
     from adaptive_rec.cli.progress import progress_shown
@@ -92,7 +92,7 @@ def simulate(args: argparse.Namespace) -> int:
         create_folder(args.out)  # an error here comes before the time that replaying takes
     with progress_shown() as progress:
         replayed = replay(config, trace, policies, budgets, hardware, processes, progress)
-    answer(args, "simulate", replayed, simulate_summary, simulate_page_of)
+    answer(args, "simulate", replayed, simulate_summary, simulate_page_of, is_other_data(ready, args))
     return 0
 
 

@@ -160,7 +160,7 @@ def train_elsewhere(args: argparse.Namespace, config: Config, wanted: Wanted, ou
     if args.detach:
         from adaptive_rec.cli.detach import detach
 
-        return detach(args.argv, out, args.resume, serving.options is not None, args.json)
+        return detach(args.argv, out, config, args.resume, serving.options is not None, args.json)
     if wanted.processes > 1 and not processes.are_under_way():
         return launch(args.argv, wanted, config, out)
     return None

@@ -1,11 +1,13 @@
 """A thread of each rank that notices ranks which no longer run: killed, stopped, or on a machine that is gone.
 
 Every rank sends a datagram to every other one each `BEAT_SECONDS`. A rank that waits for another one goes on sending, so a wait
-of any length is allowed; one that is silent for `LOST_SECONDS` ends the group. A rank whose torchrun has ended stops the run.
+of any length is allowed; one that is silent for `LOST_SECONDS` ends the group. A rank that an error ends sends it to the others,
+so that they can name it. A rank whose torchrun has ended stops the run.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import signal
@@ -15,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from adaptive_rec.system.group import Group
@@ -22,8 +25,22 @@ from adaptive_rec.system.group import Group
 BEAT_SECONDS = 2.0
 LOST_SECONDS = 20.0
 
-BEAT, BYE = b"beat", b"bye!"
+CAUSE_SECONDS = 0.5
+"""How long a rank that has lost another one waits for its error, which was sent before."""
+
+BEAT, BYE, FAILED = b"beat", b"bye!", b"fail"
 _TOKEN_BYTES = 16
+_MOST_BYTES, _MOST_CHARACTERS = 4096, 500
+"""The longest datagram, and the longest text of an error in one: a character takes up to six bytes."""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """The error that has ended a rank."""
+
+    rank: int
+    text: str
+    exit_code: int
 
 
 class GroupWatch:
@@ -32,6 +49,8 @@ class GroupWatch:
     def __init__(self, group: Group) -> None:
         self._rank = group.rank
         self._report: Callable[[str], object] = lambda text: None
+        self._cause: Cause | None = None
+        self._failed = threading.Event()
         self._over = threading.Event()
         self._parent = os.getppid()
         self._socket = _socket_towards(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
@@ -47,6 +66,15 @@ class GroupWatch:
     def report_to(self, report: Callable[[str], object]) -> None:
         """Call a function with the reason before the process is ended."""
         self._report = report
+
+    def tell_failure(self, text: str, exit_code: int) -> None:
+        """Send the error that ends this process to the others."""
+        self._send(FAILED + json.dumps([text[:_MOST_CHARACTERS], exit_code]).encode())
+
+    def cause(self) -> Cause | None:
+        """Return the first error that another rank has sent, where one has."""
+        self._failed.wait(CAUSE_SECONDS)
+        return self._cause
 
     def stop(self) -> None:
         """Leave the group in peace: this rank's silence means nothing from now on."""
@@ -67,6 +95,10 @@ class GroupWatch:
                     heard[rank] = time.monotonic()
                 elif word == BYE:
                     heard.pop(rank, None)
+                elif word.startswith(FAILED) and self._cause is None:
+                    text, code = json.loads(word.removeprefix(FAILED))
+                    self._cause = Cause(rank, text, code)
+                    self._failed.set()
             if time.monotonic() - before > 2 * BEAT_SECONDS:  # this process stood still, so the others' words may wait unread
                 heard = dict.fromkeys(heard, time.monotonic())
             if os.getppid() != self._parent:  # torchrun is gone; the others see the same
@@ -85,7 +117,7 @@ class GroupWatch:
         """Return the rank and the word of a datagram; an empty word where none came."""
         self._socket.settimeout(seconds)
         try:
-            data = self._socket.recv(64)
+            data = self._socket.recv(_MOST_BYTES)
         except OSError:
             return -1, b""
         rank = self._rank_of.get(data[:_TOKEN_BYTES])

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
-from adaptive_rec.errors import GroupError, UsageError, first_line
+from adaptive_rec.errors import GroupError, RankError, UsageError, first_line
 from adaptive_rec.system.group import Alone, Bytes, Group
 from adaptive_rec.system.group_meter import GroupMeter
 from adaptive_rec.system.group_watch import GroupWatch
@@ -66,13 +66,13 @@ class TorchGroup(Group):
         none, or one process."""
         return _beside(dist.group.WORLD) if ranks_of_script() > 1 else Alone()
 
-    def __init__(self, channel: Any, meter: GroupMeter | None = None) -> None:
+    def __init__(self, channel: Any, meter: GroupMeter | None = None, watch: GroupWatch | None = None) -> None:
         super().__init__(dist.get_rank(), dist.get_world_size(), meter)
         self._channel = channel
-        self._watch: GroupWatch | None = None
+        self._watch = watch
 
     def fork(self) -> TorchGroup:
-        return TorchGroup(dist.new_group(timeout=timedelta(seconds=DEADLINE_SECONDS)), self.meter)
+        return TorchGroup(dist.new_group(timeout=timedelta(seconds=DEADLINE_SECONDS)), self.meter, self._watch)
 
     def _add(self, array: NDArray[Any]) -> None:
         tensor = torch.from_numpy(array)
@@ -98,6 +98,11 @@ class TorchGroup(Group):
         if self._watch is not None:
             self._watch.report_to(report)
 
+    def tell_failure(self, text: str, exit_code: int) -> None:
+        """Send the error that ends this process to the other ranks, which then raise RankError."""
+        if self._watch is not None:
+            self._watch.tell_failure(text, exit_code)
+
     def close(self) -> None:
         if self._watch is not None:
             self._watch.stop()
@@ -108,6 +113,9 @@ class TorchGroup(Group):
         try:
             return operation()
         except RuntimeError as error:
+            if self._watch is not None and (cause := self._watch.cause()) is not None:
+                lost = f"an error has ended rank {cause.rank} (seen by rank {self.rank}): {cause.text}"
+                raise RankError(f"all {self.ranks} ranks must stay connected, {lost}", cause.exit_code) from error
             raise GroupError(
                 f"all {self.ranks} ranks must stay connected, one did not (seen by rank {self.rank})", faq="rank-ended"
             ) from error

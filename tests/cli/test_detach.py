@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from adaptive_rec.cli import main
+from adaptive_rec.cli import detach, main
 from adaptive_rec.live.runtime_file import find_run, under_way
 
 pytestmark = pytest.mark.alone
@@ -60,6 +60,40 @@ def test_detach_shows_why_a_run_ended(tmp_path, capsys):
     assert "error: " in complaints
     assert "ended with exit code 3" in complaints
     assert list(tmp_path.iterdir()) == [bad]
+
+
+RUN = """#!/bin/sh
+for word; do case $word in --out=*) out=${word#--out=};; esac; done
+mkdir "$out" && touch "$out/config.toml"
+echo '{"step": 0, "kind": "started"}' > "$out/events.jsonl"
+test -n "$FOLLOWED" || echo '{"step": 10, "steps_total": 157}' > "$out/metrics.jsonl"
+exec sleep 10
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "length"),
+    [
+        (["tiny", "--steps=160"], "157 steps, all that the data has; run.steps is 160"),
+        (["tiny", "--steps=157"], ""),
+        (["tiny", "--steps=0", "--set=data.epochs=3"], "3 passes over the data, 157 steps"),
+        (["--data=LOG", "--label=clicked", "--follow", "--set=data.ids=raw"], "LOG is followed"),
+    ],
+)
+def test_detach_says_how_long_the_run_will_be(words, length, tmp_path, monkeypatch, capsys):
+    """As the run itself does. Data that is followed may bring no report for hours; the command returns all the same."""
+    run, log = tmp_path / "python", tmp_path / "log.csv"
+    run.write_text(RUN)
+    run.chmod(0o755)
+    log.write_text("user,item,clicked\n" + "1,2,0\n3,4,1\n" * 20)
+    monkeypatch.setenv("FOLLOWED", "x" * ("--follow" in words))
+    monkeypatch.setattr(sys, "executable", str(run))
+    monkeypatch.setattr(detach, "is_held_by", lambda out, session: True)
+    words = [word.replace("LOG", str(log)) for word in words]
+    assert main(["train", *words, "--detach", "--no-serve", f"--out={tmp_path / 'run'}"]) == 0
+    told = dict(re.findall(r"^  (\w+) +(.*)", capsys.readouterr().out, flags=re.M))
+    os.kill(int(told["pid"]), signal.SIGKILL)
+    assert told.get("length", "") == length.replace("LOG", str(log))
 
 
 @pytest.mark.slow

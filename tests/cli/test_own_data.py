@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +38,8 @@ def test_advice_takes_the_file_and_prepares_it_where_train_would(
     assert "prepared before" in printed.err  # into runs/, by the fixture's run
     assert json.loads(printed.out)
     assert main([*words, "--label", "label"]) == 0
-    assert "everything fits, no hot tier is needed" in capsys.readouterr().out
+    assert len(re.findall("^data  ", out := capsys.readouterr().out, re.M)) == 1, out
+    assert "everything fits, no hot tier is needed" in out
 
 
 def test_a_comparison_takes_the_file(

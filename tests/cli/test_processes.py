@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from adaptive_rec.cli import main
+from adaptive_rec.cli.launcher import RUN_ID
 from tests import forked
 from tests.stopwatch import Stopwatch
 
@@ -264,6 +266,30 @@ def test_a_launch_that_names_no_rank_trains_nothing(
     assert main(["train", "tiny", f"--out={tmp_path / 'run'}"]) == 2
     assert rule in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("broken", "one_screen"), [(0, False), (1, True)])
+def test_an_error_of_one_rank_is_the_last_line_and_gives_all_their_code(broken: int, one_screen: bool, tmp_path: Path) -> None:
+    """Each rank names the cause; where all print to the screen of one launcher, only the rank that has it does."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        group = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    group |= {"TORCHELASTIC_RUN_ID": f"{RUN_ID}1"} if one_screen else {}
+    line = "\t".join(["1", *["2"] * 13, *["a"] * 26]) + "\n"
+    processes = []
+    with (screen := tmp_path / "screen.txt").open("wb") as output:
+        for rank in range(2):
+            (data := tmp_path / f"{rank}.tsv").write_text(line * 40 + "9" * (rank == broken) + line)
+            words = ["train", "criteo_kaggle", f"--set=data.source={data}", "--no-serve", f"--out={tmp_path / 'run'}"]
+            processes.append(forked.start(words, output.fileno(), {**os.environ, **group, "RANK": str(rank)}))
+        codes = [process.wait(120) for process in processes]
+
+    errors = [line for line in screen.read_text().splitlines() if line.startswith("error: ")]
+    assert codes == [3, 3], errors
+    cause = f"{tmp_path / f'{broken}.tsv'}, line 41, column label: must be 0 or 1, got '91'"
+    assert errors[0] == f"error: {'rank 1: ' * broken}{cause}"
+    lost = f"all 2 ranks must stay connected, an error has ended rank {broken} (seen by rank {1 - broken}): {cause}"
+    assert errors[1:] == ([] if one_screen else [f"error: {'rank 1: ' * (1 - broken)}{lost}"])
 
 
 @pytest.mark.slow

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import threading
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,8 +17,11 @@ from torch import Tensor, nn
 
 import adaptive_rec
 from adaptive_rec import AdaptiveEmbedding
-from adaptive_rec.errors import AdaptiveRecError, UsageError
+from adaptive_rec.checkpoint.files import Disk
+from adaptive_rec.errors import AdaptiveRecError, DiskError, UsageError
 from adaptive_rec.modules.loop import table_export
+from adaptive_rec.system import durable
+from adaptive_rec.system.group import Group
 
 from .ranks import patch_ranks, train
 from .training import QUICK_WINDOWS
@@ -162,7 +167,7 @@ def test_the_first_rank_writes_the_rows_of_all(
     def work(group: Any) -> Any:
         trained = train(group, ADAGRAD, 4, **home)
         files = trained.runtime.export_tables(tmp_path / "out", part_size=part_size)
-        with pytest.raises(AdaptiveRecError, match="rank 0 can make" if group.rank else "can be made: File exists"):
+        with pytest.raises(AdaptiveRecError, match="^all ranks .* File exists" if group.rank else "^out .* File exists"):
             trained.runtime.export_tables(tmp_path / "out")
         return files, trained.weights
 
@@ -171,6 +176,59 @@ def test_the_first_rank_writes_the_rows_of_all(
     assert [other[0] for other in others] == [[]] * (ranks - 1)
     found = read_tables(tmp_path / "out")
     for name, rows in found.items():
+        assert torch.equal(rows, weights[f"{name}.weight"]), name
+
+
+@pytest.mark.parametrize(("failing", "code"), [("a file of rank 0", 5), ("a row of rank 1", 6), ("the end", 2), ("no part", 2)])
+def test_the_error_of_one_rank_ends_the_export_of_all_after_the_same_part(
+    failing: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Afterwards they can export again. The cause is in the error of each."""
+    create, sync_folder, space = Disk.create, durable.sync_folder, threading.Event()
+    monkeypatch.setattr(table_export, "CHUNK_ROWS", 7)
+
+    def fail(kind: str, error: Exception) -> None:
+        if failing == kind and not space.is_set():
+            raise error
+
+    def created(disk: Disk, path: Path) -> Any:
+        if path.name == "means-00002-of-00008.safetensors":
+            fail("a file of rank 0", OSError(errno.ENOSPC, "the cause"))
+        return create(disk, path)
+
+    def synced(path: Path) -> None:
+        fail("the end", OSError(errno.ENOSPC, "the cause"))
+        sync_folder(path)
+
+    monkeypatch.setattr(Disk, "create", created)
+    monkeypatch.setattr(durable, "sync_folder", synced)
+
+    def work(group: Group) -> Any:
+        runtime = (trained := train(group, ADAGRAD, 2)).runtime
+        read, asked = runtime.store.contents.export, []
+
+        def export(*some: int) -> Any:
+            asked.append(some)
+            if group.rank == 1 and len(asked) == 5:
+                fail("a row of rank 1", DiskError("the cause"))
+            return read(*some)
+
+        runtime.store.contents.export = export
+        rule = "parts must have room for a row of means" if failing == "no part" else "the cause"
+        with pytest.raises(AdaptiveRecError, match=rule) as found:
+            runtime.export_tables(tmp_path / "out", part_size=20 if failing == "no part" else 240)
+        assert found.value.exit_code == code
+        parts = len(asked)
+        assert not [path for path in tmp_path.iterdir() if group.rank == 0]
+        group.gather(np.zeros(1, np.int64))
+        space.set()
+        runtime.export_tables(tmp_path / "out", part_size=240)
+        return parts, trained.weights
+
+    (parts, weights), (others, _) = patch_ranks(monkeypatch)(2, work)
+    assert others in (parts, parts + 1)
+    assert parts == {"a row of rank 1": 5, "no part": 0}.get(failing, parts)
+    for name, rows in read_tables(tmp_path / "out").items():
         assert torch.equal(rows, weights[f"{name}.weight"]), name
 
 

@@ -150,7 +150,8 @@ class EmbeddingRuntime(Session):
 
         `form`: "safetensors", where `part_size` ("2GiB") limits the rows of a file and larger tables get several, or
         "npy", files that NumPy maps and reads row by row. ``tables.json`` says which rows each file has, ``keys.safetensors`` the
-        rows of raw ids. Of several ranks, all of which must call it, the first writes. Returns the files. Raises UsageError.
+        rows of raw ids. Of several ranks, all of which must call it, the first writes. Returns the files. Raises UsageError,
+        CheckpointError where they cannot be written, RankError where another rank has failed.
         """
         from adaptive_rec.modules.loop.table_export import write_tables_of_loop  # late: a training loads nothing of it
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,6 +22,9 @@ from adaptive_rec.modules.loop.row_gradient import RowGradient
 from adaptive_rec.modules.loop.step_parts import StepPart
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.system.group import Group
+
+if TYPE_CHECKING:
+    from adaptive_rec.system.common_work import CommonWork
 
 TableIds = Sequence[tuple[int, NDArray[np.int64]]]
 """Tables, by their numbers, each with ids that are looked up in it."""
@@ -113,7 +116,7 @@ class OwnRows:
         """Return the values (R, K) of all rows of a table from those of the rows that are owned here."""
         return own_RK
 
-    def between(self, table: int, first: int, end: int, step: int) -> NDArray[Any] | None:
+    def between(self, table: int, first: int, end: int, step: int, together: CommonWork) -> NDArray[Any] | None:
         """Return the weights of a table's rows from a first one to an end; None on ranks that are not the first."""
         return self._store.contents.export(table, first, end)[0]
 

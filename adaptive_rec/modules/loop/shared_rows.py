@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import numpy as np
@@ -46,6 +46,9 @@ from adaptive_rec.modules.loop.row_sums import by_lookup, sum_by_row
 from adaptive_rec.modules.loop.step_parts import StepPart
 from adaptive_rec.modules.loop.uploads import to_device
 from adaptive_rec.system.group import Group
+
+if TYPE_CHECKING:
+    from adaptive_rec.system.common_work import CommonWork
 
 PoolRows = tuple[Tensor, Tensor, NDArray[np.int64]]
 """Distinct rows of a pool (U), rising, the sums of their gradients (U, D), and the numbers of their lookups (U)."""
@@ -205,10 +208,11 @@ class SharedRows(OwnRows):
     def whole(self, table: int, own_RK: NDArray[Any], step: int) -> NDArray[Any]:
         return self._exchange.whole(table, own_RK, step + 1)
 
-    def between(self, table: int, first: int, end: int, step: int) -> NDArray[Any] | None:
+    def between(self, table: int, first: int, end: int, step: int, together: CommonWork) -> NDArray[Any] | None:
         ranks = self.group.ranks
         low, high = first // ranks, min(-(-end // ranks), self._store.space.tables[table].rows)
-        own_BK = self._store.contents.export(table, low, high)[0]
+        with together.part():
+            own_BK = self._store.contents.export(table, low, high)[0]
         whole_RK = self._exchange.block(table, low, own_BK, step + 1)
         return None if whole_RK is None else whole_RK[first - low * ranks : end - low * ranks]
 
