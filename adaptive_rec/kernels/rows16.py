@@ -54,7 +54,7 @@ def overflows(table, r):
     raise NotImplementedError(_COMPILED)
 
 
-@njit(inline="always")
+@njit(inline="always", cache=True)  # a device's steps call it from the interpreter
 def step_dice(seed, step):
     """Random bits (uint64) of one step; `row_dice` draws from them."""
     x = np.uint64(seed) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(step)

@@ -18,7 +18,7 @@ from adaptive_rec.saved import Saved
 
 BY_SAMPLE_NAMES = frozenset(metric.name for metric in BY_SAMPLE)
 
-COMPILING = "compiling kernels (first run only)"
+COMPILING = "compiling kernels (later runs load them)"
 """Printed while kernels are compiled; tools that read a run's log look for it."""
 
 

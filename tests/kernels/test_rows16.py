@@ -2,19 +2,40 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from numba import njit
+from numba.core.caching import NullCache
+from numba.core.dispatcher import Dispatcher
 
+import adaptive_rec
 from adaptive_rec.kernels import rows16
 from adaptive_rec.kernels.jit import JIT
 from tests.kernels.reference import rows16 as plain
 
 TORCH = {np.uint16: (torch.uint16, torch.bfloat16), np.int16: (torch.int16, torch.float16)}
 both = pytest.mark.parametrize("dtype", [np.uint16, np.int16])
+
+
+def test_kernels_that_the_interpreter_calls_are_kept_for_later_runs() -> None:
+    """Else each run compiles them, and says so: the dice of a step on a device, where rows have 16 bits, were not kept."""
+    root, found = Path(adaptive_rec.__file__).parent, dict[str, Dispatcher]()
+    for path in root.rglob("*.py"):
+        if "kernels" in path.relative_to(root).parts or "adaptive_rec.kernels" not in (text := path.read_text(encoding="utf-8")):
+            continue
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("adaptive_rec.kernels."):
+                module = importlib.import_module(node.module or "")
+                found |= {f"{node.module}.{each.name}": getattr(module, each.name) for each in node.names}
+    kernels = {name: kernel for name, kernel in found.items() if isinstance(kernel, Dispatcher)}
+    assert len(kernels) > 30
+    assert [name for name, kernel in kernels.items() if isinstance(kernel._cache, NullCache)] == []
 
 
 @njit(**JIT)
