@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -93,3 +94,13 @@ def test_a_loop_that_would_not_stop_refuses_by_name(loop: Loop) -> None:
     assert not loop.runtime.state.stop_requested
     assert isinstance(answers[0], ConflictError)
     assert "runtime.prefetch or read runtime.stop_requested" in str(answers[0])
+
+
+def test_a_closed_runtime_has_no_threads(loop: Loop) -> None:
+    before = set(threading.enumerate())
+    other = Loop(CASES["dlrm"], "sgd", {})
+    list(train(other, other.runtime.prefetch(batches(other), sparse=other.case.lookups)))
+    other.runtime.observer._counting.do(lambda: None)  # counts in a thread where a machine has enough cores
+    assert set(threading.enumerate()) - before
+    other.runtime.close()
+    assert [thread.name for thread in threading.enumerate() if thread not in before] == []

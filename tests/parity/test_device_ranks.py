@@ -101,6 +101,7 @@ def test_ranks_with_devices_skip_what_one_skips(
     assert of_one["row_updates_skipped"] + of_one["samples_seen"] - of_one["samples_trained"] > 0
     for count in ("samples_trained", "row_updates", "row_updates_skipped", "hot_row_updates"):
         assert totals[count] == of_one[count], count
+    assert min(several.runtime.store.group.meter.sent_bytes[kind] for kind in ("rows", "gradients")) > 0
 
 
 @pytest.mark.slow
