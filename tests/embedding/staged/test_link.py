@@ -24,7 +24,8 @@ def test_a_rank_counts_the_bytes_that_it_sends_to_others() -> None:
     link = NoLink(1, 3, meter)
     for _ in range(2):
         found = link.exchange("rows", torch.zeros(9, 4), np.array([2, 4, 3]), np.array([1, 4, 0]))
-    assert found.shape == (5, 4) and link.asked == ([2, 4, 3], [1, 4, 0])
+    assert found.shape == (5, 4)
+    assert link.asked == ([2, 4, 3], [1, 4, 0])
     assert meter.sent_bytes["rows"] == 2 * (2 + 3) * 4 * 4
     link.add("dense", torch.zeros(6))
     assert meter.sent_bytes["dense"] == 2 * 2 * 24 // 3, "2 (W - 1) / W of the tensor, as in a ring"
