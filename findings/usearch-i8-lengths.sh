@@ -37,7 +37,7 @@ for metric, closeness in right.items():
         share = np.mean([len(set(one) & set(other)) / 10 for one, other in zip(answers, best)])
         print(f"{metric}, {dtype}: {share:.3f} of the ten best items")
         if dtype == "i8" and metric != "cos":
-            assert share < 0.55
+            assert share < 0.65
             kept = np.linalg.norm(np.array([index.get(key) for key in range(1_000)]).reshape(-1, 16).astype(float), axis=1)
             print(f"lengths {lengths.min():.2f} to {lengths.max():.2f} are stored as {kept.min():.0f} to {kept.max():.0f}")
             assert 120 < kept.min() and kept.max() < 134

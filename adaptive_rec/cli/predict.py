@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from adaptive_rec.cli.output import pairs, print_json, say, show, waiting
 from adaptive_rec.cli.parser import add_checkpoint_option, add_command
-from adaptive_rec.data.tabular.canonical import canonical
 from adaptive_rec.data.tabular.files import find_files
 from adaptive_rec.errors import DataError, UsageError
 from adaptive_rec.system.drafts import draft_file
@@ -221,6 +220,8 @@ def _readable(values: pa.Array) -> pa.Array:
     """Return values without dictionaries, and those of an extension or of bytes of a fixed length as the readers see them: a
     UUID as its text."""
     import pyarrow as pa
+
+    from adaptive_rec.data.tabular.canonical import canonical
 
     kind: Any = values.type
     if pa.types.is_dictionary(kind):
