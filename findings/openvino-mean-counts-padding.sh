@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # OpenVINO 2026.4.1: a model with nn.EmbeddingBag(mode="mean", padding_idx=0) divides by the padded length once it is converted.
 #
-# Guess before the run: convert_model gives what the model gives in torch, or refuses, as it refuses bags of mode "max"; by
-# way of torch.export at least, since that holds torch's own operation. Seen: padding_idx is left out both ways, without a
+# Guess before the run: by way of torch.export, which holds torch's own operation, the model gives what it gives in torch. (That a
+# traced one does was expected too, but written down only with its result.) Seen: padding_idx is left out both ways, without a
 # warning. The row of the padding is zero, so sums are right, but a mean over one id and three paddings is a quarter of that
 # id's row. Bags that are full are right, so a check with full samples passes.
 # What it means: histories of users come out shorter the fewer entries they have. Compare converted models on padded samples;

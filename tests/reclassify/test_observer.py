@@ -240,6 +240,18 @@ def test_handing_out_movement_starts_measuring_again() -> None:
     observer.close()
 
 
+def test_samples_kept_before_rows_moved_are_forgotten() -> None:
+    """A row of theirs may be cold by then, and have no movement."""
+    observer = monitored_observer()
+    work = batch_of(1, 2)
+    work.popular_B[:] = True
+    observer.keep_popular_samples(work)
+    assert len(observer.state()["sample_lengths"]) == 2
+    observer.end_window(0.5, Migration(promote=np.array([4]), demote=np.array([1])))
+    assert len(observer.state()["sample_lengths"]) == 0
+    observer.close()
+
+
 @pytest.mark.parametrize(
     ("key", "number", "rows"),
     [("sample_rows", 9, None), ("sample_rows", 10**6, "rows of kept samples"), ("sample_slots", 4, "slots of kept samples"),
