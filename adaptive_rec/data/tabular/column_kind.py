@@ -10,6 +10,7 @@ import numpy as np
 
 from adaptive_rec.data.tabular.kinds import INTEGER
 from adaptive_rec.data.tabular.list_kind import proposal
+from adaptive_rec.data.tabular.matches import FIRST, all_match
 from adaptive_rec.data.tabular.number_kind import (
     Told,
     all_differ,
@@ -59,7 +60,7 @@ def judge(sample: Sample) -> Judged:
         return _judge_texts(sample)
     if pa.types.is_decimal(kind):
         return judge_decimals(sample)
-    found = numbers(values)
+    found = sample.numbers
     if found is None:
         return "unused", {}, f"values of type {kind}"
     return judge_floats(sample, found.values_B)
@@ -88,23 +89,21 @@ def _judge_texts(sample: Sample) -> Judged:
 
     values, told = sample.values, Told.of(sample.name)
     if header := HEADER.fullmatch(sample.name):
-        found = numbers(values) if header[2] == "float" else None
+        found = sample.numbers if header[2] == "float" else None
         if found is not None and is_time(sample, told, found.values_B):
             return "unused", {}, "a time"
         if judged := header_kind(header[2], values):
             return judged[0], judged[1] | ({"name": header[1]} if judged[0] == "sparse" else {}), judged[2]
     spaced = any(text != text.strip() for text in sample.unique.slice(0, 8).to_pylist() if text)
     digits = pc.utf8_trim_whitespace(values) if spaced else values  # a space after each comma
-    if (
-        pc.all(pc.match_substring_regex(digits, INTEGER)).as_py()
-        and not pc.any(pc.match_substring(digits, ".")).as_py()
-    ):
-        as_numbers = numbers(values)
+    if all_match(digits, INTEGER) and not pc.any(pc.match_substring(digits, ".")).as_py():
+        as_numbers = sample.numbers
         if as_numbers is not None and np.abs(as_numbers.values_B).max() < 2**63:
             return judge_whole(sample, as_numbers.values_B, {"type": "integer"})
         if as_numbers is not None:
             return judge_large(sample)
-    found = numbers(values)
+    first = numbers(values.slice(0, FIRST))  # which mostly say no where others do
+    found = None if first is None or first.bad_B.any() else sample.numbers
     if found is not None and not found.bad_B.any() and not _leading_zeros(values):
         if pc.all(pc.is_in(pc.utf8_lower(values), _words("true", "false"))).as_py():
             return "sparse", {"type": "boolean"}, "true or false"

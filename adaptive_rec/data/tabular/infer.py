@@ -108,16 +108,16 @@ def infer(
             kind, why = "unused", "known only once the item was chosen, it seems; list it if it is known before"
         if name in rows.of_two_types:
             kind, column, why = _of_two_types(kind, column, why, rows.of_two_types[name])
+        one_kind = kind == "unused" or name in choice or name in rows.of_two_types
+        also = None if one_kind else second_kind(samples[name], kind, column)
+        samples[name].forget_numbers()
         if kind == "unused":
             unused[name or '""'] = why
             continue
         remarks[name] = why
         (dense if kind == "dense" else sparse).append({"column": name, **column})
-        if name in choice or name in rows.of_two_types:
-            continue
-        if also := second_kind(samples[name], kind, column):
-            if _is_read(samples[name], *also):
-                (dense if also[0] == "dense" else sparse).append({"column": name, **also[1]})
+        if also and _is_read(samples[name], *also):
+            (dense if also[0] == "dense" else sparse).append({"column": name, **also[1]})
     if not sparse:
         why = "; ".join(f"{name}: {text}" for name, text in (unused | remarks).items())
         beside = f" beside the label {label}" * bool(label)

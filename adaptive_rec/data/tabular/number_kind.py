@@ -13,7 +13,7 @@ from adaptive_rec.data.tabular.kept import ROW_NAMES
 from adaptive_rec.data.tabular.kinds import FLOAT_DIGITS, as_kind
 from adaptive_rec.data.tabular.sample import Judged, Sample, words_in_order
 from adaptive_rec.data.tabular.times import time_line
-from adaptive_rec.data.tabular.values import LARGEST, numbers
+from adaptive_rec.data.tabular.values import LARGEST
 
 LEAST_ROWS = 1000
 """Fewer rows do not show that a column is different in each of them."""
@@ -107,7 +107,7 @@ def second_kind(sample: Sample, kind: str, column: dict[str, Any]) -> tuple[str,
         return None
     if Told.of(sample.name).is_id or column.keys() & {"separator", "list", "format"}:
         return None
-    found = numbers(sample.values) if column.get("type", "") in ("", "integer") else None
+    found = sample.numbers if column.get("type", "") in ("", "integer") else None
     if found is None or found.bad_B.any():
         return None
     if kind == "sparse":

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from adaptive_rec.data.tabular.bags import MISSING_WORDS
+from adaptive_rec.data.tabular.values import Numbers, numbers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,6 +41,14 @@ class Sample:
         if len(unique) == len(values):
             unique = values  # which is in memory already
         return cls(name, present(column), len(column), len(unique), unique)
+
+    @cached_property
+    def numbers(self) -> Numbers | None:
+        """The values as numbers; None of a type that has none. They stay in memory until `forget_numbers`."""
+        return numbers(self.values)
+
+    def forget_numbers(self) -> None:
+        vars(self).pop("numbers", None)
 
     @property
     def words(self) -> set[str]:

@@ -47,13 +47,17 @@ def numbers(array: pa.Array, truths: bool = True) -> Numbers | None:
     bad_B = np.zeros(len(array), dtype=bool)
     if is_text(array.type):
         array = trimmed(array)
-        lower = pc.utf8_lower(array)
-        for word, number in TRUTH.items() if truths else ():
-            array = pc.if_else(pc.equal(lower, word), pa.scalar(number, array.type), array)
         right = pc.fill_null(pc.match_substring_regex(array, NUMBER), True)
-        bad_B = ~right.to_numpy(zero_copy_only=False)
-        array = pc.if_else(right, array, pa.scalar(None, array.type))
-        array = pc.if_else(pc.starts_with(array, "+"), pc.utf8_slice_codeunits(array, 1), array)
+        if not pc.all(right).as_py():
+            lower = pc.utf8_lower(array)
+            for word, number in TRUTH.items() if truths else ():
+                is_word = pc.fill_null(pc.equal(lower, word), False)
+                array, right = pc.if_else(is_word, pa.scalar(number, array.type), array), pc.or_(right, is_word)
+            bad_B = ~right.to_numpy(zero_copy_only=False)
+            array = pc.if_else(right, array, pa.scalar(None, array.type))
+        signed = pc.starts_with(array, "+")
+        if pc.any(signed).as_py():
+            array = pc.if_else(signed, pc.utf8_slice_codeunits(array, 1), array)
     try:
         values_B = array.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
     except pa.ArrowException:
