@@ -49,8 +49,9 @@ class Part:
 
     @property
     def words(self) -> list[str]:
-        """The module that is run, with its arguments."""
-        return ["-m", self.marks, f"--durations-table={self.table}", *self.files]
+        """The module that is run, with its arguments. What libraries print stays in the part's output, so that a part that a
+        library aborts leaves the reason; pytest would take it along."""
+        return ["-m", self.marks, f"--durations-table={self.table}", "--capture=sys", *self.files]
 
     @property
     def printed(self) -> Path:

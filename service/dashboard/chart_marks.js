@@ -52,7 +52,7 @@ export function drawMarks(plot, marks, highlighted, colors) {
   ctx.restore();
 }
 
-/** The ends of passes over the training data, [{x, epoch}], as thin lines with the number of the epoch that begins. */
+/** The ends of passes over the training data, [{x, epoch}], as thin lines; where there is room, with the number of the epoch that begins. */
 export function drawEpochs(plot, ends, color, ground) {
   const { ctx, bbox } = plot;
   const scale = devicePixelRatio;
@@ -63,6 +63,7 @@ export function drawEpochs(plot, ends, color, ground) {
   ctx.textAlign = "left";
   ctx.textBaseline = "bottom";
   ctx.setLineDash([scale, 2 * scale]);
+  let free = -Infinity; // where the words before end
   for (const { x: at, epoch } of ends) {
     const x = Math.round(plot.valToPos(at, "x", true));
     if (x < bbox.left || x > bbox.left + bbox.width) continue;
@@ -71,6 +72,8 @@ export function drawEpochs(plot, ends, color, ground) {
     const { width } = ctx.measureText(text);
     const right = bbox.left + bbox.width + 14 * scale; // with what is left free beside the plot
     const left = x + 3 * scale + width <= right ? x + 3 * scale : x - 3 * scale - width;
+    if (left < free) continue;
+    free = left + width + 4 * scale;
     const bottom = bbox.top + bbox.height - 2 * scale;
     ctx.fillStyle = ground; // behind the words, which lines would cross
     ctx.globalAlpha = 0.8;

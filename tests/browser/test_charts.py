@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import itertools
 import json
 import re
 import shutil
@@ -406,6 +407,30 @@ def test_no_epoch_begins_at_the_last_step(page: Any) -> None:
       done([epochEnds(157, 0, 157), epochEnds(157, 0, 158), epochEnds(157, 0, 0)]));
     """
     assert page.execute_async_script(script) == [[], [{"step": 157, "epoch": 2}], []]
+
+
+@pytest.mark.slow
+def test_numbers_of_epochs_never_lie_on_each_other(page: Any) -> None:
+    script = """
+    const [ends, done] = arguments;
+    const { src } = [...document.scripts].find((each) => each.src.endsWith('app.js'));
+    import(src.replace('app.js', 'chart_marks.js')).then(({ drawEpochs }) => {
+      const ctx = document.createElement('canvas').getContext('2d'), found = [], fill = ctx.fillText.bind(ctx);
+      ctx.fillText = (text, left, bottom) => {
+        found.push([text, left, left + ctx.measureText(text).width]);
+        fill(text, left, bottom);
+      };
+      const plot = { ctx, bbox: { left: 0, top: 0, width: 300, height: 100 }, valToPos: (x) => x };
+      drawEpochs(plot, ends, '#000', '#fff');
+      done(found);
+    });
+    """
+    many = page.execute_async_script(script, [{"x": 13 * n, "epoch": n + 1} for n in range(1, 24)])
+    assert 3 <= len(many) < 23
+    assert all(end <= begin for (_, _, end), (_, begin, _) in itertools.pairwise(many))
+    assert many[0][0] == "epoch 2"
+    few = page.execute_async_script(script, [{"x": 90 * n, "epoch": n + 1} for n in range(1, 4)])
+    assert [text for text, _, _ in few] == ["epoch 2", "epoch 3", "epoch 4"]
 
 
 @pytest.mark.slow
