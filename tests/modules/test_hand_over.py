@@ -11,6 +11,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import nn
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 
 import adaptive_rec
 from adaptive_rec.modules.loop.row_states import RowState
@@ -141,6 +142,25 @@ def test_adagrad_s_sums_begin_there_for_a_table_that_was_added_to_it_later() -> 
             bag(torch.randint(30, (6, 2), generator=torch.Generator().manual_seed(step))).square().sum().backward()
             optimizer.step()
         results.append(bag.weight.detach().clone())
+    torch.testing.assert_close(results[1], results[0], rtol=0, atol=1e-12)
+
+
+def test_a_dropped_state_of_adagrad_counts_the_step_by_which_it_is_made_for_a_checkpoint() -> None:
+    """`get_state_dict` makes a step with gradients and a rate of 0 where an optimizer has no state."""
+    results = []
+    for adaptive in (False, True):
+        torch.manual_seed(4)
+        bag = nn.EmbeddingBag(30, 4, mode="sum", dtype=torch.float64)
+        model = nn.ModuleList([bag])
+        optimizer = torch.optim.Adagrad(bag.parameters(), lr=0.1, lr_decay=0.5)
+        if adaptive:
+            wrapped(model, optimizer, budget=2000)
+        optimizer.state = defaultdict(dict)
+        get_optimizer_state_dict(model, optimizer)
+        for _ in range(2):
+            bag(torch.tensor([[1, 2]])).square().sum().backward()
+            optimizer.step()
+        results.append((bag.weight.detach().clone(), optimizer.state_dict()["state"][0]["step"]))
     torch.testing.assert_close(results[1], results[0], rtol=0, atol=1e-12)
 
 
