@@ -164,7 +164,7 @@ def has_hooks(weight: Tensor, but_of: object = None) -> bool:
 
 def change_places(weight: Tensor, other: Tensor) -> None:
     """Give a weight the contents of another tensor, and the other those of the weight. The weight has no hooks afterwards: what
-    torch keeps for hooks, even where all were removed, would stay with the former contents, and later hooks would not be called."""
+    torch keeps for hooks, even where all were removed, would stay with the former contents, and no later hook would be called."""
     with torch._C.DisableTorchFunctionSubclass():
         for kind in WEIGHT_HOOKS:
             setattr(weight, kind, None)
