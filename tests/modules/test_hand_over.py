@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import copy
+import functools
+import io
+from collections import defaultdict
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import nn
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 
 import adaptive_rec
 from adaptive_rec.modules.loop.row_states import RowState
@@ -86,6 +91,98 @@ def test_adagrad_s_sums_begin_where_its_option_says() -> None:
             optimizer.step()
         results.append(bag[0].weight.detach().clone())
     torch.testing.assert_close(results[1], results[0], rtol=0, atol=1e-12)
+
+
+def clear_entry(optimizer: torch.optim.Adagrad, weight: nn.Parameter) -> None:
+    optimizer.state.pop(weight, None)
+
+
+def clear_all(optimizer: torch.optim.Adagrad, weight: nn.Parameter) -> None:
+    optimizer.state = defaultdict(dict)
+
+
+def clear_in_place(optimizer: torch.optim.Adagrad, weight: nn.Parameter) -> None:
+    optimizer.state[weight].clear()
+
+
+@pytest.mark.parametrize("after", [0, 3], ids=["before a step", "after steps"])
+@pytest.mark.parametrize("clear", [clear_entry, clear_all, clear_in_place])
+def test_adagrad_s_sums_begin_there_again_where_its_state_was_dropped(
+    clear: Callable[[torch.optim.Adagrad, nn.Parameter], None], after: int
+) -> None:
+    """torch's step gives a parameter without a state one that begins with `initial_accumulator_value`."""
+    results = []
+    for adaptive in (False, True):
+        torch.manual_seed(4)
+        bag = nn.EmbeddingBag(30, 4, mode="sum", sparse=True, dtype=torch.float64)
+        optimizer = torch.optim.Adagrad(bag.parameters(), lr=0.1, initial_accumulator_value=0.5, eps=1e-3)
+        if adaptive:
+            wrapped(nn.ModuleList([bag]), optimizer, budget=2000)
+        for step in range(8):
+            if step == after:
+                clear(optimizer, bag.weight)
+            optimizer.zero_grad()
+            bag(torch.randint(30, (6, 2), generator=torch.Generator().manual_seed(step))).square().sum().backward()
+            optimizer.step()
+        results.append((bag.weight.detach().clone(), optimizer.state_dict()["state"][0]["sum"]))
+    torch.testing.assert_close(results[1], results[0], rtol=0, atol=1e-12)
+
+
+def test_adagrad_s_sums_begin_there_for_a_table_that_was_added_to_it_later() -> None:
+    results = []
+    for adaptive in (False, True):
+        torch.manual_seed(4)
+        bag, other = nn.EmbeddingBag(30, 4, mode="sum", dtype=torch.float64), nn.Linear(1, 1)
+        optimizer = torch.optim.Adagrad(other.parameters(), lr=0.1, initial_accumulator_value=0.5)
+        optimizer.add_param_group({"params": [bag.weight]})
+        if adaptive:
+            wrapped(nn.ModuleList([bag]), optimizer, budget=2000)
+        for step in range(4):
+            optimizer.zero_grad()
+            bag(torch.randint(30, (6, 2), generator=torch.Generator().manual_seed(step))).square().sum().backward()
+            optimizer.step()
+        results.append(bag.weight.detach().clone())
+    torch.testing.assert_close(results[1], results[0], rtol=0, atol=1e-12)
+
+
+def test_a_dropped_state_of_adagrad_counts_the_step_by_which_it_is_made_for_a_checkpoint() -> None:
+    """`get_state_dict` makes a step with gradients and a rate of 0 where an optimizer has no state."""
+    results = []
+    for adaptive in (False, True):
+        torch.manual_seed(4)
+        bag = nn.EmbeddingBag(30, 4, mode="sum", dtype=torch.float64)
+        model = nn.ModuleList([bag])
+        optimizer = torch.optim.Adagrad(bag.parameters(), lr=0.1, lr_decay=0.5)
+        if adaptive:
+            wrapped(model, optimizer, budget=2000)
+        optimizer.state = defaultdict(dict)
+        get_optimizer_state_dict(model, optimizer)
+        for _ in range(2):
+            bag(torch.tensor([[1, 2]])).square().sum().backward()
+            optimizer.step()
+        results.append((bag.weight.detach().clone(), optimizer.state_dict()["state"][0]["step"]))
+    torch.testing.assert_close(results[1], results[0], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("first", [0.0, 0.25])
+def test_what_an_optimizer_saves_before_its_first_step_goes_on_with_an_ordinary_model(first: float) -> None:
+    """A state that torch can write to, also where the optimizer was made after `wrap`."""
+    bag = nn.EmbeddingBag(30, 4, mode="sum", sparse=True)
+    adaptive_rec.wrap(
+        bag, budget=2000, optimizer=functools.partial(torch.optim.Adagrad, initial_accumulator_value=first), knobs=QUICK_WINDOWS
+    )
+    optimizer = torch.optim.Adagrad(bag.parameters(), lr=0.1, initial_accumulator_value=first)
+    saved = io.BytesIO()
+    torch.save((bag, optimizer.state_dict(), optimizer), saved)
+    saved.seek(0)
+    plain, state, whole = torch.load(saved, weights_only=False)
+    fresh = torch.optim.Adagrad(plain.parameters(), lr=0.1)
+    fresh.load_state_dict(copy.deepcopy(state))
+    for one in (fresh, whole):
+        plain(torch.tensor([[1, 2]])).sum().backward()
+        one.step()
+        assert one.state[plain.weight]["sum"][:3].tolist() == [[first] * 4, *[[first + 1] * 4] * 2]
+        one.zero_grad()
 
 
 @pytest.mark.parametrize(("name", "rule"), [("sgd", "sgd"), ("adagrad", "adagrad"), ("lazy_adam", "sparse_adam")])

@@ -109,6 +109,42 @@ def test_a_loss_that_is_held_is_named_and_nothing_is_unwrapped() -> None:
     assert type(model["first"].weight) is nn.Parameter
 
 
+HOOKS = {
+    "register_hook": lambda calls: lambda gradient: calls.append("hook"),
+    "register_post_accumulate_grad_hook": lambda calls: lambda weight: calls.append("hook"),
+}
+
+
+@pytest.mark.parametrize("update", ["step", "backward"])
+@pytest.mark.parametrize("kind", HOOKS)
+def test_a_kept_hook_is_no_way_back_and_later_hooks_are_called(kind: str, update: str) -> None:
+    """torch keeps what hooks need with the contents of a tensor, which change when it is wrapped and unwrapped."""
+    model, calls = nn.ModuleDict({"t": nn.Embedding(9, 2)}), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    weight = model["t"].weight
+
+    def passes() -> int:
+        calls.clear()
+        handle = getattr(weight, kind)(HOOKS[kind](calls))
+        model["t"](torch.tensor([1, 2])).sum().backward()
+        handle.remove()
+        return len(calls)
+
+    assert passes() == 1
+    optimizer.zero_grad()
+    for _ in range(2):
+        adaptive_rec.wrap(model, budget="1KiB", optimizer=optimizer, update=update)
+        if update == "step":
+            assert passes() == 1
+            handle = getattr(weight, kind)(HOOKS[kind](calls))
+            with pytest.raises(ConfigError, match=r"t\.weight must have no hooks when it is unwrapped"):
+                adaptive_rec.unwrap(model, optimizer)
+            handle.remove()
+        adaptive_rec.unwrap(model, optimizer)
+        assert passes() == 1
+        optimizer.zero_grad()
+
+
 def test_a_weight_with_hooks_is_not_unwrapped_until_they_are_removed() -> None:
     model = nn.ModuleDict({"t": nn.Embedding(4, 2)})
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -351,3 +351,13 @@ def test_a_tied_layer_moves_and_saves_with_its_model() -> None:
     assert model["table"](torch.tensor([3])).tolist() == [[1.0] * DIM]
     with pytest.raises(AdaptiveRecError, match="assign"):
         model.load_state_dict(state, assign=True)
+
+
+@pytest.mark.parametrize("value", [0, 0.5])
+@pytest.mark.parametrize("dtype", [None, torch.float64, torch.bool, torch.bfloat16])
+def test_a_tensor_of_one_value_like_a_weight_is_an_ordinary_one(value: float, dtype: torch.dtype | None) -> None:
+    theirs, ours = modules("cold")
+    made = [torch.full_like(one.weight, value, dtype=dtype) for one in (theirs, ours)]
+    torch.testing.assert_close(made[1], made[0], rtol=0, atol=0)
+    made[1][2] = 1
+    assert made[1].sum() == made[0].sum() + DIM * (1 - made[0][0, 0].to(made[0].sum().dtype))

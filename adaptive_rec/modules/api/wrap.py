@@ -18,7 +18,7 @@ from adaptive_rec.modules.api.collection import AdaptiveEmbeddingBagCollection
 from adaptive_rec.modules.api.options import Options, rates_from, setup_from
 from adaptive_rec.modules.api.raw_id_modules import take_raw_ids
 from adaptive_rec.modules.api.wrap_raw import Keys, RawTable, check_same_raw_ids, raw_tables
-from adaptive_rec.modules.api.wrap_tables import MovableTable, tables_of, weight_type
+from adaptive_rec.modules.api.wrap_tables import MovableTable, change_places, has_hooks, tables_of, weight_type
 from adaptive_rec.modules.loop.embedding_runtime import EmbeddingRuntime
 from adaptive_rec.modules.loop.rates import Rates, rates_of_optimizers
 from adaptive_rec.modules.loop.row_gradient import RowGradient
@@ -203,7 +203,7 @@ def _move(runtime: EmbeddingRuntime, number: int, table: MovableTable, holder: t
     gradient = None if runtime.updates_in_backward or runtime.raw_ids is not None else weight.grad
     weight.grad = None
     memory: Tensor = TieredWeight(runtime, number)
-    torch.utils.swap_tensors(weight, memory)
+    change_places(weight, memory)
     assert isinstance(weight, TieredWeight)
     runtime.weights.hold(number, weight)
     if runtime.raw_ids is None:  # state dictionaries of before hold this memory, which steps no longer change
@@ -274,7 +274,7 @@ def _check_free(model: nn.Module) -> None:
                     f"no loop over prefetch must be under way when {path} is unwrapped, as it looks its rows up ahead: leave the "
                     "loop before, and drop its iterator"
                 )
-            if weight._backward_hooks:
+            if has_hooks(weight, but_of=weight.runtime.weights):
                 raise ConfigError(f"{path} must have no hooks when it is unwrapped, as they would be lost: remove them before")
             if weight._use_count() > 2:  # itself, and the node that adds up its gradient
                 raise ConfigError(
@@ -291,7 +291,7 @@ def _move_back(weight: TieredWeight, optimizers: Sequence[torch.optim.Optimizer]
     if (entry := weight.runtime.states.entry(weight.table)) is not None:
         entry.leave()
     weight.grad = None
-    torch.utils.swap_tensors(weight, plain)
+    change_places(weight, plain)
     if gradient is not None:
         if isinstance(gradient, RowGradient):
             summed = torch.sparse_coo_tensor(

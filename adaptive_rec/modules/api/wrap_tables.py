@@ -151,9 +151,24 @@ def _why_weight_left(weight: Tensor) -> str:
         return "frozen: its weight requires no gradient"
     if weight.dtype not in PRECISIONS:
         return f"of {weight.dtype}: tables may be of {TYPES}"
-    if any(getattr(weight, hooks, None) for hooks in WEIGHT_HOOKS):
+    if has_hooks(weight):
         return "its weight has hooks, which would not see the gradients of rows"
     return ""
+
+
+def has_hooks(weight: Tensor, but_of: object = None) -> bool:
+    """Return whether a weight has hooks, other than methods of an object."""
+    hooks = [hook for kind in WEIGHT_HOOKS for hook in (getattr(weight, kind, None) or {}).values()]
+    return any(but_of is None or getattr(hook, "__self__", None) is not but_of for hook in hooks)
+
+
+def change_places(weight: Tensor, other: Tensor) -> None:
+    """Give a weight the contents of another tensor, and the other those of the weight. The weight has no hooks afterwards: what
+    torch keeps for hooks, even where all were removed, would stay with the former contents, and no later hook would be called."""
+    with torch._C.DisableTorchFunctionSubclass():
+        for kind in WEIGHT_HOOKS:
+            setattr(weight, kind, None)
+    torch.utils.swap_tensors(weight, other)
 
 
 def _seeming_tables(model: nn.Module, moved: Collection[int]) -> list[tuple[str, str]]:

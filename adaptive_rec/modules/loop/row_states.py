@@ -87,6 +87,8 @@ class RowStates:
                 tables.dense_steps.announce(number, 0.0, ())
                 tables.steps_T[number] += 1
                 tables.dense_steps.complete(number)
+            elif rule.like_torch is not None and rule.like_torch.state_at_once and not tables.steps_T[number]:
+                tables.steps_T[number] += 1  # its sums are as they were
 
     def clear(self, number: int) -> None:
         """Set the optimizer state of a table's rows to that of an optimizer that has made no step."""

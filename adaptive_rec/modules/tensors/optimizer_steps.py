@@ -140,6 +140,8 @@ def hand_over_state(optimizer: torch.optim.Optimizer, weight: TieredWeight) -> N
         return
     if runtime.raw_ids is not None:
         check_state_begins_with_zeros(optimizer)
+    if not found and (current is not None or not runtime.tables.steps_T[table]):
+        found = _first_state(optimizer, weight)
     if found and current is None and runtime.tables.steps_T[table] and not found.get("step", 1):
         found = None  # Adagrad made it of zeros, before any step; the tiers hold a state that was loaded
     parts = _parts_of(runtime, table, found) if found else {}
@@ -165,6 +167,12 @@ def hand_over_state(optimizer: torch.optim.Optimizer, weight: TieredWeight) -> N
         state.pop(weight, None)
         if runtime.tables.rates.rule_of(table).state_names and not runtime.updates_in_backward:
             state[weight] = runtime.states.new_entry(table, weight, optimizer)
+
+
+def _first_state(optimizer: torch.optim.Optimizer, weight: TieredWeight) -> dict[str, Any] | None:
+    """Return the state with which an optimizer that has none for a weight begins, where it is not of zeros: Adagrad's."""
+    first = optimizer.defaults.get("initial_accumulator_value")
+    return {"step": 0, "sum": torch.full(weight.shape, first, dtype=weight.dtype)} if first else None
 
 
 def _parts_of(runtime: EmbeddingRuntime, table: int, found: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -214,7 +222,7 @@ def take_state_back(optimizer: torch.optim.Optimizer, weight: TieredWeight) -> N
     if _kept_names(optimizer, group) != runtime.tables.rates.rule_of(table).state_names:
         own = optimizer.state.get(weight) or {}
         own.update((name, part.contiguous()) for name, part in own.items() if isinstance(part, Tensor))
-        return  # Adagrad made sums of one value, without memory of a table's size
+        return  # on a device Adagrad made sums of one value, without memory of a table's size
     if not runtime.updates_in_backward:
         hand_over_state(optimizer, weight)
         return

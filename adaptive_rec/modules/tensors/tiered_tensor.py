@@ -178,8 +178,8 @@ class TieredTensor(Tensor):
         if isinstance(first, TieredTensor):
             if func in (aten.detach.default, aten.alias.default):
                 return first.alias()
-            if func is aten.full_like.default:  # Adagrad's first sums: no memory of a table's size for one value
-                return torch.full((), args[1], dtype=first.dtype, device=first.device).expand(first.shape)
+            if func is aten.full_like.default:
+                return _full_like(first, *args[1:], **kwargs)
             if func in SHAPE_ONLY:
                 kwargs["device"] = kwargs.get("device") or first.device
                 return func(_without_memory(first), *args[1:], **kwargs)
@@ -203,6 +203,19 @@ class TieredTensor(Tensor):
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return repr(self.whole())
+
+
+def _full_like(
+    given: TieredTensor, value: Any, *, dtype: torch.dtype | None = None, device: torch.device | None = None, **_: Any
+) -> Tensor:
+    """Return a tensor of one value, such as Adagrad's first sums. Zeros on a CPU take no memory until they are written to."""
+    dtype, device = dtype or given.dtype, torch.device(device or given.device)
+    if device.type != "cpu":  # there may be no room for a table of the host's
+        return torch.full((), value, dtype=dtype, device=device).expand(given.shape)
+    if value:
+        return torch.full(given.shape, value, dtype=dtype)
+    zeros_B = np.zeros(given.numel() * dtype.itemsize, dtype=np.uint8)  # pages that the system gives at the first write
+    return torch.from_numpy(zeros_B).view(dtype).view(given.shape)
 
 
 class _Copies:
