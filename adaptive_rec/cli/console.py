@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 SMOOTHING = 0.3
 """Weight of the newest snapshot in the figures shown."""
+MENTIONED = 0.1
+"""Share of a run's seconds from which on the compiling of kernels is mentioned."""
 SHOWN = ("samples_per_second", "loss", "hot_lookup_ratio", "skipped_row_update_ratio", "skipped_sample_ratio")
 PRINTED_EVENTS = {
     "knobs", "checkpoint", "paused", "resumed", "stopping", "split", "warning", "arranged", "nan", "checkpoint_failed",
@@ -60,6 +62,8 @@ class Screen(Display):
         self._stopping = False
         self._straggler: int | None = None
         """The rank that was named last."""
+        self._compiled = 0.0
+        """Time in which kernels were being compiled, up to the first step; once training has ended, from there on."""
 
     def abandon(self) -> None:
         """Restore the terminal at once: the process is about to end."""
@@ -70,6 +74,8 @@ class Screen(Display):
 
     def status(self, text: str) -> None:
         """Show the present activity, where there is no progress to show."""
+        if self._run is not None:
+            self._compiled = self.compiled_seconds - self._compiled
         self._status, self._run = text, None
         if self.live is None:
             self.note(f"{text} ...")
@@ -97,7 +103,7 @@ class Screen(Display):
     def first_step(self, run: CurrentRun) -> None:
         """Show the wait for the first step; from then on, progress is shown."""
         self.status("first step")
-        self._run = run
+        self._run, self._compiled = run, self.compiled_seconds
 
     @property
     def _runtime(self) -> Runtime | None:
@@ -173,7 +179,7 @@ class Screen(Display):
         table.add_column(style="dim", no_wrap=True)
         table.add_column(overflow="fold")
         for label, value in summary_lines(summary):
-            table.add_row(label, value)
+            table.add_row(label, f"{value}{self._compiled_text(summary['seconds'])}" if label == "speed" else value)
         if self._stopping:
             table.add_row("stopped", "before its end; train --resume continues it")
         table.add_row("directory", Text(printable(str(out)), style="bold"))
@@ -182,6 +188,12 @@ class Screen(Display):
         table.add_row("reopen", Text(printable(f"{program()} serve {shlex.quote(str(out))}")))
         self.console.print()
         self.console.print(table, soft_wrap=False, width=min(self.console.width, MAX_WIDTH))
+
+    def _compiled_text(self, seconds: float) -> str:
+        """Return how much of the time of training kernels were compiled in, where it made the run look slow."""
+        if self._compiled < max(1.0, MENTIONED * seconds):
+            return ""
+        return f", {clock(min(self._compiled, seconds))} of it compiling kernels (later runs load them)"
 
 
 class Pace:

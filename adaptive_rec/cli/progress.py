@@ -79,6 +79,9 @@ class Display(ABC):
         self._auto_refresh = auto_refresh
         self._compiling = 0
         self._compiling_logged = False
+        self._compiling_since = 0.0
+        self.compiled_seconds = 0.0
+        """Time in which kernels were being compiled."""
 
     def __enter__(self) -> Self:
         if self.on_terminal and not self.console.is_dumb_terminal:
@@ -104,6 +107,10 @@ class Display(ABC):
 
     def compiling(self, starts: bool) -> None:
         """Count the kernels being compiled; may be called from any thread."""
+        now = time.monotonic()
+        if self._compiling:
+            self.compiled_seconds += now - self._compiling_since
+        self._compiling_since = now
         self._compiling += 1 if starts else -1
         if self.live is None and not self._compiling_logged:
             self._compiling_logged = True

@@ -193,7 +193,8 @@ def training_here(
                 signals.watch(training.present)
                 sidecar = stack.enter_context(served(serving.options, training, screen))
                 training.runtime.state.pause_as_saved(reachable=training.group.tell(sidecar is not None))
-                screen.first_step(training.present)
+                if not training.is_over:
+                    screen.first_step(training.present)
                 yield (here := Here(training, screen))
                 summary = finish(training, screen, signals)
             for event in training.log.last_words:
@@ -252,13 +253,14 @@ def write_report_page(directory: Path) -> object:
 
 
 def finish(training: TrainingRun, screen: Screen, signals: StopSignals) -> dict[str, Any]:
-    """Write the final checkpoint and the summary. After a signal, no samples are scored."""
+    """Write the final checkpoint and the summary, unless the run was over already. After a signal, no samples are scored."""
     stopped = training.runtime.state.stop_requested and not training.runtime.state.stopped_early
     if stopped:  # a client may have requested it
         screen.stopping()
     what = "the next window" if training.config.eval.mode == "next_window" else "the held-out samples"
     scoring = "" if signals.exit_code or training.runtime.followed else f", scoring {what}"
-    screen.status(f"writing the checkpoint{scoring}")
+    if not training.is_over:
+        screen.status(f"writing the checkpoint{scoring}")
     return training.finish()
 
 

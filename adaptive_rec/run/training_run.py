@@ -113,9 +113,9 @@ class TrainingRun:
         if self._parent is not None:
             facts["parent"] = self._parent.model_dump()
         self._went_back = False
-        self._is_over = self.runtime.is_over and bool(self._done)
+        self.is_over = self.runtime.is_over and bool(self._done)
         """Whether nothing is left to do for the run that is resumed, so that it stays as it is."""
-        if self._is_over:
+        if self.is_over:
             return
         if self._resumed and self._resumed.settings:  # before config.toml has them: a kill may come in between
             text = f"goes on with other settings: {changes_in_words(self._resumed.settings)}"
@@ -179,7 +179,7 @@ class TrainingRun:
     def _begin(self) -> Iterator[Event]:
         """Report how the run starts, unless it is over."""
         runtime, resumed = self.runtime, self._resumed
-        if self._is_over:
+        if self.is_over:
             return
         left = f"{counted(runtime.steps_total - runtime.step_number, 'step')} to go"
         if runtime.followed is not None:
@@ -302,7 +302,7 @@ class TrainingRun:
         done = self._done
         if self._stands and self.group.tell(bool(done)):
             self.log.end_tracking()
-            if not self._is_over:
+            if not self.is_over:
                 self.log.note("finished", "the run has ended, without another step")
             self.runtime.publisher.enter("finished")
             return done  # nothing was left to do

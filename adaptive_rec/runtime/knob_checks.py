@@ -7,7 +7,7 @@ from adaptive_rec.errors import ConflictError
 from adaptive_rec.policy import Policy
 from adaptive_rec.policy.find import load_policy, why_not_live
 from adaptive_rec.runtime.capabilities import check_features, of_knobs
-from adaptive_rec.units import exact_size
+from adaptive_rec.units import exact_size, whole
 
 
 def check_change(before: Knobs, after: Knobs, policy: Policy, raw: bool, host_memory: int, rows_bytes: int) -> None:
@@ -41,5 +41,6 @@ def check_memory(host_memory: int, budget_bytes: int) -> None:
     """Raise ConflictError where hot rows would take more of host memory than rows may."""
     if budget_bytes > host_memory:
         raise ConflictError(
-            f"hot rows must fit in run.host_memory={exact_size(host_memory)}, these knobs give them {exact_size(budget_bytes)}"
+            f"hot rows must fit in run.host_memory={exact_size(host_memory)}, these knobs give them "
+            f"{whole(budget_bytes)} bytes"
         )

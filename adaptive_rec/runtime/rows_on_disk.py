@@ -16,7 +16,7 @@ from adaptive_rec.policy import Policy
 from adaptive_rec.runtime.run_options import RunOptions
 from adaptive_rec.system.durable import make_folders
 from adaptive_rec.system.group import Group
-from adaptive_rec.units import exact_size
+from adaptive_rec.units import exact_size, whole
 
 if TYPE_CHECKING:
     from adaptive_rec.embedding.disk.kept_rows import KeptRows
@@ -69,6 +69,6 @@ def check_hot_rows(host_memory: int, policy: Policy, budget: int) -> None:
         remedy = "raise run.host_memory, lower knobs.hot_budget_bytes or" if lowers else "raise run.host_memory or"
         raise ConfigError(
             f"hot rows must fit in run.host_memory={exact_size(host_memory)}, policy {policy.name} wants "
-            f"{exact_size(budget)} for them; {remedy} take another policy",
+            f"{whole(budget)} bytes for them; {remedy} take another policy",
             faq="hot-rows-and-host-memory",
         )

@@ -1,14 +1,21 @@
-"""What a run says of its tiers at its end."""
+"""What a run says of its tiers, and of its speed, at its end."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from adaptive_rec.cli.console import Screen
 from adaptive_rec.cli.run_text import summary_lines
+from adaptive_rec.units import clock
 from tests.finished_runs import FinishedRun
+
+if TYPE_CHECKING:
+    from adaptive_rec.run.current_run import CurrentRun
 
 
 @pytest.fixture
@@ -33,3 +40,30 @@ def test_a_run_with_something_far_or_nothing_placed_says_nothing(summary: dict[s
         names = "rows_read rows_found rows_again rows_written rows_moved size_bytes segments".split()
         far = {"disk": dict.fromkeys(names, 1)}
     assert tiers({**summary, **far}) is None
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(8.0, ", 2 s of it compiling kernels (later runs load them)"), (2000.0, "")])
+def test_a_run_says_how_long_kernels_were_compiled_while_it_trained(
+    summary: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seconds: float, said: str
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("adaptive_rec.cli.progress.time.monotonic", lambda: now[0])
+    screen = Screen(stream=(printed := StringIO()))
+
+    def compile_for(seconds: float) -> None:
+        screen.compiling(True)
+        screen.compiling(True)  # one that the first one calls
+        screen.compiling(False)
+        now[0] += seconds
+        screen.compiling(False)
+        now[0] += 1.0
+
+    compile_for(5.0)  # while tables are built
+    screen.first_step(cast("CurrentRun", object()))
+    compile_for(1.5)
+    compile_for(0.5)
+    screen.status("writing the checkpoint")
+    compile_for(3.0)  # while samples are scored
+    screen.summary({**summary, "seconds": seconds}, tmp_path)
+    line = next(text for text in printed.getvalue().splitlines() if text.startswith("speed"))
+    assert line.rstrip().endswith(f"samples/s, {clock(seconds)}{said}")

@@ -114,7 +114,9 @@ def test_a_run_that_is_over_stays_as_it_is_when_it_is_resumed(
     files = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name not in ("log.txt", ".lock")}
     for words in ([], ["--set=eval.every_steps=7"]):
         assert main(["train", "--resume", "--no-serve", f"--out={run}", *words]) == 0
-        assert "nothing left to train" in capsys.readouterr().out
+        printed = "".join(capsys.readouterr())
+        assert "nothing left to train" in printed
+        assert [text for text in ("first step", "writing the checkpoint") if text in printed] == []
         assert shown(run) == dict.fromkeys(("list", "service", "report"), "finished")
         assert [path.name for path, content in files.items() if path.read_bytes() != content] == []
 
