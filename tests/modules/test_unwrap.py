@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import adaptive_rec
-from adaptive_rec.errors import AdaptiveRecError, ConfigError
+from adaptive_rec.errors import AdaptiveRecError, ConfigError, ConflictError
 from adaptive_rec.modules.loop import checks as loop_checks
 from adaptive_rec.modules.loop.row_gradient import RowGradient
 from adaptive_rec.modules.tensors.weight import TieredWeight
@@ -155,6 +155,51 @@ def test_a_weight_with_hooks_is_not_unwrapped_until_they_are_removed() -> None:
     handle.remove()
     adaptive_rec.unwrap(model, optimizer)
     assert type(model["t"]) is nn.Embedding
+
+
+def test_what_was_handed_out_before_is_live_afterwards() -> None:
+    """As in torch, where all of it is the parameter's memory: loading it back changes nothing."""
+    model = nn.Sequential(nn.Embedding(9, 2), nn.Linear(2, 1))
+    weight = model[0].weight
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(torch.tensor([1, 2])).sum().backward()
+        optimizer.step()
+
+    of_before = model.state_dict()
+    adaptive_rec.wrap(model, budget="1KiB", optimizer=optimizer)
+    first = model.state_dict()
+    step()
+    held = [of_before["0.weight"], first["0.weight"], model.state_dict()["0.weight"], weight.detach(), weight.data]
+    adaptive_rec.unwrap(model, optimizer)
+    for _ in range(2):
+        assert all(torch.equal(one, weight) for one in held)
+        step()
+    before = [one.clone() for one in model.state_dict().values()]
+    model.load_state_dict(first)
+    assert all(map(torch.equal, before, model.state_dict().values()))
+    adaptive_rec.wrap(model, budget="1KiB", optimizer=optimizer)
+    step()
+    adaptive_rec.unwrap(model, optimizer)
+    assert all(torch.equal(one, weight) for one in held[:3])
+    adaptive_rec.wrap(model, budget="1KiB", optimizer=optimizer)
+    step()
+    with pytest.raises(ConflictError, match=r"load_state_dict must be given a copy of an earlier state, 0\.weight"):
+        model.load_state_dict(first)
+
+
+def test_a_dictionary_that_was_written_to_must_be_loaded_before() -> None:
+    model = nn.ModuleDict({"t": nn.Embedding(4, 2)})
+    adaptive_rec.wrap(model, budget=0, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+    held = model.state_dict()
+    held["t.weight"][1] = 5.0
+    with pytest.raises(ConflictError, match="load_state_dict before the model is unwrapped"):
+        adaptive_rec.unwrap(model)
+    model.load_state_dict(held)
+    adaptive_rec.unwrap(model)
+    assert model["t"].weight[1].tolist() == [5.0, 5.0]
 
 
 def test_a_loop_over_prefetch_must_end_before() -> None:

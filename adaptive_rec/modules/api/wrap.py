@@ -274,6 +274,7 @@ def _check_free(model: nn.Module) -> None:
                     f"no loop over prefetch must be under way when {path} is unwrapped, as it looks its rows up ahead: leave the "
                     "loop before, and drop its iterator"
                 )
+            weight.runtime.weights.check_no_lost_writes(weight.table, "the model is unwrapped")
             if has_hooks(weight, but_of=weight.runtime.weights):
                 raise ConfigError(f"{path} must have no hooks when it is unwrapped, as they would be lost: remove them before")
             if weight._use_count() > 2:  # itself, and the node that adds up its gradient
@@ -285,7 +286,7 @@ def _check_free(model: nn.Module) -> None:
 def _move_back(weight: TieredWeight, optimizers: Sequence[torch.optim.Optimizer], sparse: bool) -> None:
     """Turn a weight into an ordinary parameter, the same object for all who hold it. A gradient that waits is a sparse tensor
     afterwards if the module makes such."""
-    plain, gradient = nn.Parameter(weight.whole(), weight.requires_grad), weight.grad
+    plain, gradient = nn.Parameter(weight.leave(), weight.requires_grad), weight.grad
     for optimizer in optimizers:
         take_state_back(optimizer, weight)
     if (entry := weight.runtime.states.entry(weight.table)) is not None:

@@ -40,9 +40,10 @@ class HandedOut:
         self._copies = kept | {memory.cdata: _Copy(weakref.ref(copy), memory, version, _writes(copy))}
 
     def is_outdated(self, given: Tensor, version: int) -> bool:
-        """Whether a tensor is a copy, with the values that it had, of another version than the present one."""
+        """Whether a tensor is a copy, with the values that it had, of another version than the present one. A tensor of the same
+        memory with a count of writes of its own, of before an `unwrap`, has counted fewer."""
         found = self._find(given)
-        return found is not None and found.version != version and found.writes == _writes(given)
+        return found is not None and found.version != version and _writes(given) <= found.writes
 
     def current_among(self, values: Iterable[object], version: int) -> Tensor | None:
         """Return the tensor among some values that is a copy of the present version, if there is one."""
@@ -64,6 +65,19 @@ class HandedOut:
         for one in self._copies.values():
             one.version = SETTLED
 
+    def shared(self, values: Tensor) -> Tensor:
+        """Return an ordinary tensor of these values that has one memory with all that is still held, as dictionaries of torch
+        have with the parameter: memory that a parameter had before, if any is left, else that of the values."""
+        left = [(one.tensor(), one) for one in self._copies.values() if one.version != SETTLED]
+        self._copies = {}
+        former = (_in_memory(one, values) for copy, one in left if copy is None)  # dictionaries hold other tensors of it
+        values = next((there for there in former if there is not None), values)
+        like = values.shape, values.dtype, values.device
+        for copy, _ in left:
+            if copy is not None and not copy.is_inference() and (copy.shape, copy.dtype, copy.device) == like:
+                _make_alias(copy, values)
+        return values
+
     def has_lost_writes(self, but_of: int | None = None) -> bool:
         """Whether a copy, of any version or of any but one, was written to and not loaded since."""
         alive = [
@@ -77,6 +91,25 @@ class HandedOut:
         if not self._copies or given.layout != torch.strided:
             return None
         return self._copies.get(given.untyped_storage()._cdata)
+
+
+def _in_memory(former: _Copy, values: Tensor) -> Tensor | None:
+    """Return values in memory that others may hold; None where nobody holds it, or it is another tensor's too."""
+    storage = torch.UntypedStorage._new_with_weak_ptr(former.memory.cdata)
+    if storage is None or (storage.nbytes(), storage.device) != (values.nbytes, values.device):
+        return None
+    there = torch.empty(0, dtype=values.dtype, device=values.device).set_(storage, 0, values.shape)  # type: ignore[call-overload]
+    torch.autograd.graph.increment_version([there] * former.writes)  # no fewer than those who hold it
+    return there.copy_(values)
+
+
+def _make_alias(copy: Tensor, values: Tensor) -> None:
+    """Make a tensor one of other memory, for all who hold it, with its count of writes."""
+    try:
+        torch.utils.swap_tensors(copy, values.detach())
+    except RuntimeError:  # views or weak references of it are held: it has a count of its own
+        with torch.no_grad():
+            copy.set_(values)  # type: ignore[call-overload]
 
 
 def _writes(tensor: Tensor) -> int:

@@ -46,17 +46,21 @@ class TableWeights:
     def written(self, numbers: Collection[int]) -> Iterator[None]:
         """Update rows of tables, and count it as a write to the weights: a backward pass over values read before is an error."""
         for number in numbers:
-            if self.copies[number].has_lost_writes():
-                raise ConflictError(
-                    f"the rows of {self._tables.space.tables[number].name} in a state dictionary are a copy, and were written "
-                    "to: in torch that would have changed the model; give the dictionary to load_state_dict before the next "
-                    "step, or write to a copy of it (copy.deepcopy)",
-                    faq="live-state-dict",
-                )
+            self.check_no_lost_writes(number, "the next step")
         try:
             yield
         finally:
             torch.autograd.graph.increment_version([self._weights[each] for each in numbers if each in self._weights])
+
+    def check_no_lost_writes(self, number: int, before: str) -> None:
+        """Raise ConflictError where a copy of a table's rows was written to and not loaded."""
+        if self.copies[number].has_lost_writes():
+            raise ConflictError(
+                f"the rows of {self._tables.space.tables[number].name} in a state dictionary are a copy, and were written "
+                f"to: in torch that would have changed the model; give the dictionary to load_state_dict before {before}, or "
+                "write to a copy of it (copy.deepcopy)",
+                faq="live-state-dict",
+            )
 
     def _refuse_gradient(self, weight: Tensor) -> None:
         if weight.grad is None:  # the pass read rows only

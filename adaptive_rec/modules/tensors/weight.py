@@ -204,6 +204,14 @@ class TieredWeight(TieredTensor):
             again.kept = None
             self._handed_out = weakref.ref(again)
 
+    def leave(self) -> Tensor:
+        """Return the rows (R, D) as an ordinary tensor, which takes this one's place. Aliases and state dictionaries that were
+        handed out have its memory, as in torch."""
+        plain = self.runtime.weights.copies[self.table].shared(self.whole())
+        if (handed := self._handed_out() if self._handed_out is not None else None) is not None:
+            handed.kept = plain
+        return plain
+
     # State dictionaries ----------------------------------------------------------------------------------------------
 
     def copy_for(self, others: Iterable[object]) -> Tensor:
