@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import get_state_dict
 
 import adaptive_rec
 from adaptive_rec import AdaptiveEmbeddingBagCollection, AdaptiveEmbeddingCollection, EmbeddingBagConfig
@@ -392,4 +393,24 @@ def test_a_scaler_makes_a_step_whose_infinite_vectors_are_of_no_row() -> None:
             scale.step(rule)
             scale.update()
         found.append(model["t"].weight.detach().clone())
-    torch.testing.assert_close(found[1], found[0], rtol=0, atol=1e-6)
+    torch.testing.assert_close(found[1], found[0], rtol=0, atol=1e-11)
+
+
+def test_an_optimizer_whose_first_step_was_refused_has_no_state() -> None:
+    """As in torch: by it ``get_state_dict`` sees whether states are to be made, for dense layers too."""
+    model, other = Model(), Model()
+    optimizer, plain = RULES["adam"](model.parameters()), RULES["adam"](other.parameters())
+    adaptive_rec.wrap(model, budget="1KiB", optimizer=optimizer)
+    model.loss(TWICE, "items").backward()
+    with pytest.raises(TrainingError, match=REFUSED):
+        optimizer.step()
+    assert not optimizer.state
+    for each, rule in ((model, optimizer), (other, plain)):
+        rule.zero_grad()
+        get_state_dict(each, rule)
+        each.loss(TWICE).backward()
+        rule.step()
+    steps = [{int(one["step"]) for one in each.state_dict()["state"].values()} for each in (optimizer, plain)]
+    assert steps == [{2}, {2}]
+    for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(mine.detach().clone(), theirs.detach(), rtol=0, atol=1e-11)

@@ -45,6 +45,12 @@ class RowStates:
         self._entries[number] = RowState(self, number, weight, optimizer)
         return self._entries[number]
 
+    def withdraw(self, number: int, weight: Tensor, optimizer: torch.optim.Optimizer) -> None:
+        """Take back an optimizer's entry of a table whose first step was not made: torch sees by it whether one was."""
+        entry = self._entries.get(number)
+        if entry is not None and not self.has_begun(number) and optimizer.state.get(weight) is entry:
+            del optimizer.state[weight], self._entries[number]
+
     def show(self) -> None:
         """Have the optimizers that the runtime follows show the states in the tiers, where they have none: they were loaded."""
         for number, weight in () if self._tables.updates_in_backward else self._weights.held():

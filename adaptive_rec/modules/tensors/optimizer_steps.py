@@ -110,9 +110,14 @@ def _update(optimizer: torch.optim.Optimizer) -> list[tuple[TieredWeight, Tensor
             runtime.states.begin([weight.table for weight, _, _ in own])
         elif change is not None:
             number_T = runtime.tables.steps_T + 1
-            runtime.steps.step_rows(
-                [(w.table, change(gradient), lr_at(group, int(number_T[w.table]))) for w, gradient, group in own]
-            )
+            try:
+                runtime.steps.step_rows(
+                    [(w.table, change(gradient), lr_at(group, int(number_T[w.table]))) for w, gradient, group in own]
+                )
+            except Exception:
+                for weight, _, _ in own:
+                    runtime.states.withdraw(weight.table, weight, optimizer)
+                raise
     with torch._C.DisableTorchFunctionSubclass():
         for weight, _, _ in found:
             weight.grad = None
