@@ -167,14 +167,14 @@ def load() -> None:
 
 
 def serve(link: socket.socket) -> int:
-    """Fork for each order. Returns 0 when there are no more, and in the process of a command that command's exit code."""
+    """Fork for each order, until there are no more. Returns in the process of a command, with that command's exit code."""
     watched: dict[int, int] = {}
     while True:
         for ready in select.select([link, *watched], [], [])[0]:
             if ready is link:
                 text, outputs, _, _ = socket.recv_fds(link, 1 << 20, 2)
                 if not text:
-                    return 0
+                    os._exit(0)  # nothing is left to do: collecting what was frozen would take a second, and Triton reports it
                 child = os.fork()
                 if not child:
                     link.close()
