@@ -99,7 +99,8 @@ def _in_memory(former: _Copy, values: Tensor) -> Tensor | None:
     if storage is None or (storage.nbytes(), storage.device) != (values.nbytes, values.device):
         return None
     there = torch.empty(0, dtype=values.dtype, device=values.device).set_(storage, 0, values.shape)  # type: ignore[call-overload]
-    torch.autograd.graph.increment_version([there] * former.writes)  # no fewer than those who hold it
+    if not there.is_inference():
+        torch.autograd.graph.increment_version([there] * former.writes)  # no fewer than those who hold it
     return there.copy_(values)
 
 
