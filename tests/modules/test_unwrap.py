@@ -190,6 +190,30 @@ def test_what_was_handed_out_before_is_live_afterwards() -> None:
         model.load_state_dict(first)
 
 
+def test_a_refused_unwrap_leaves_what_was_handed_out() -> None:
+    model = nn.ModuleDict({"t": nn.Embedding(4, 2)})
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    adaptive_rec.wrap(model, budget=0, optimizer=optimizer)
+    weight = model["t"].weight
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model["t"](torch.tensor([1, 2])).sum().backward()
+        optimizer.step()
+
+    step()
+    state, alias, held = optimizer.state[weight]["exp_avg"], weight.detach(), model.state_dict()
+    step()
+    state.mul_(2)
+    with pytest.raises(ConflictError, match="optimizer state of table t that was read before the last step is a copy"):
+        adaptive_rec.unwrap(model, optimizer)
+    del state
+    step()
+    assert torch.equal(alias, weight)
+    with pytest.raises(ConflictError, match="load_state_dict must be given a copy of an earlier state"):
+        model.load_state_dict(held)
+
+
 def test_a_dictionary_that_was_written_to_must_be_loaded_before() -> None:
     model = nn.ModuleDict({"t": nn.Embedding(4, 2)})
     adaptive_rec.wrap(model, budget=0, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))

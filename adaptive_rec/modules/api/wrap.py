@@ -286,13 +286,13 @@ def _check_free(model: nn.Module) -> None:
 def _move_back(weight: TieredWeight, optimizers: Sequence[torch.optim.Optimizer], sparse: bool) -> None:
     """Turn a weight into an ordinary parameter, the same object for all who hold it. A gradient that waits is a sparse tensor
     afterwards if the module makes such."""
-    plain, gradient = nn.Parameter(weight.leave(), weight.requires_grad), weight.grad
+    rows, gradient = weight.whole(), weight.grad
     for optimizer in optimizers:
         take_state_back(optimizer, weight)
     if (entry := weight.runtime.states.entry(weight.table)) is not None:
         entry.leave()
     weight.grad = None
-    change_places(weight, plain)
+    change_places(weight, nn.Parameter(weight.leave(rows), weight.requires_grad))  # nothing is refused from here on
     if gradient is not None:
         if isinstance(gradient, RowGradient):
             summed = torch.sparse_coo_tensor(

@@ -204,10 +204,10 @@ class TieredWeight(TieredTensor):
             again.kept = None
             self._handed_out = weakref.ref(again)
 
-    def leave(self) -> Tensor:
-        """Return the rows (R, D) as an ordinary tensor, which takes this one's place. Aliases and state dictionaries that were
+    def leave(self, rows: Tensor) -> Tensor:
+        """Return the rows (R, D) as an ordinary tensor that takes this one's place. Aliases and state dictionaries that were
         handed out have its memory, as in torch."""
-        plain = self.runtime.weights.copies[self.table].shared(self.whole())
+        plain = self.runtime.weights.copies[self.table].shared(rows)
         if (handed := self._handed_out() if self._handed_out is not None else None) is not None:
             handed.kept = plain
         return plain
