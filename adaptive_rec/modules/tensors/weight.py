@@ -136,6 +136,11 @@ class TieredWeight(TieredTensor):
         return self.handed.kept if self.handed is not None else None
 
     @property
+    def _aliases(self) -> AliasState | None:
+        """What its aliases share; None where there are none."""
+        return self._handed_out() if self._handed_out is not None else None
+
+    @property
     def in_tiers(self) -> bool:  # type: ignore[override]
         """Whether its values are the rows in the tiers."""
         return self.kept is None
@@ -178,7 +183,7 @@ class TieredWeight(TieredTensor):
     def shared(self) -> TieredWeight:
         """Return an alias, through which its views read and write the rows."""
         made = TieredWeight(self.runtime, self.table, requires_grad=False)
-        made.handed = self.handed or (self._handed_out and self._handed_out()) or AliasState()
+        made.handed = self.handed or self._aliases or AliasState()
         if self.handed is None:
             self._handed_out = weakref.ref(made.handed)
         return made
@@ -189,7 +194,7 @@ class TieredWeight(TieredTensor):
             self.handed = AliasState()
             self.handed.kept = values.detach()
             return
-        handed = self._handed_out() if self._handed_out is not None else None
+        handed = self._aliases
         of = values.source if isinstance(values, TieredTensor) and is_whole(values) else None
         again = of.handed if isinstance(of, TieredWeight) and (of.runtime, of.table) == (self.runtime, self.table) else None
         if again is not None and again is handed:
@@ -208,7 +213,7 @@ class TieredWeight(TieredTensor):
         """Return the rows (R, D) as an ordinary tensor that takes this one's place. Aliases and state dictionaries that were
         handed out have its memory, as in torch."""
         plain = self.runtime.weights.copies[self.table].shared(rows)
-        if (handed := self._handed_out() if self._handed_out is not None else None) is not None:
+        if (handed := self._aliases) is not None:
             handed.kept = plain
         return plain
 
