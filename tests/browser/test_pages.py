@@ -11,6 +11,7 @@ import pytest
 from adaptive_rec.cli import main
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.run.training_run import TrainingRun
+from tests.browser.conftest import wait_for
 
 pytestmark = pytest.mark.alone
 
@@ -43,14 +44,17 @@ def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out / "profile.html"
 
 
-def opened(browser: Any, page: Path, size: tuple[int, int] = WIDE) -> list[str]:
-    """Open a page from the disk; return the addresses asked for meanwhile."""
+def opened(browser: Any, page: Path, size: tuple[int, int] = WIDE, draws: bool = True) -> list[str]:
+    """Open a page from the disk, and wait for its plots, which are drawn after the page is laid out; return the addresses asked
+    for meanwhile."""
     browser.get("about:blank")
     for kind in ("performance", "browser"):
         browser.get_log(kind)
     metrics = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": False}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     browser.get(page.as_uri())
+    if draws:
+        wait_for(lambda: browser.execute_script("return !document.querySelector('.plot:not(:has(canvas))')"), "the plots")
     messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
     return [each["params"]["request"]["url"] for each in messages if each["method"] == "Network.requestWillBeSent"]
 
@@ -108,7 +112,7 @@ def test_axe_finds_nothing(browser: Any, page: Path) -> None:
 def test_without_a_script_the_figures_are_in_tables(browser: Any, page: Path) -> None:
     browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
     try:
-        opened(browser, page)
+        opened(browser, page, draws=False)
         charts = browser.find_elements("css selector", "figure.chart:has(.plot)")
         tables = [chart.find_elements("css selector", "details td") for chart in charts]
         heights = [chart.find_element("css selector", ".plot").size["height"] for chart in charts]

@@ -154,7 +154,7 @@ def expected(pair: tuple[str, str]) -> list[str]:
     return [each.rule for each in REFUSALS if {each.changed, each.beside} <= set(with_needed(pair))]
 
 
-@pytest.mark.parametrize(("one", "other"), pairs())
+@pytest.mark.parametrize(("one", "other"), list(pairs()))
 def test_a_pair_starts_or_is_refused_by_name(one: str, other: str, data: Path, tmp_path: Path, two_devices: None) -> None:
     pair, rules = (one, other), expected((one, other))
     if any(each.in_config for each in REFUSALS if {each.changed, each.beside} <= set(with_needed(pair))):
