@@ -1,7 +1,8 @@
 """Every fenced block of the documents is of a known kind, is valid, and runs.
 
 `make test` checks what takes seconds: settings are read, commands are parsed by the real parser, programs are compiled.
-`make check-long` runs the blocks, page by page, each page in its own folder. A block that cannot run says why.
+`make check` runs the blocks, page by page, each page in its own folder; `make check-long` runs the whole tutorial too. A block
+that cannot run says why.
 """
 
 from __future__ import annotations
@@ -112,10 +113,10 @@ def commands_of(block: Block) -> list[list[str]]:
     return commands
 
 
-# Run in make check-long ----------------------------------------------------------------------------------------------
+# Run in make check, and the tutorial in make check-long --------------------------------------------------------------
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("page", RUNNING, ids=name_of)
 def test_blocks_of_a_page_run(page: Path, tmp_path: Path) -> None:
