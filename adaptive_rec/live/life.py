@@ -94,12 +94,24 @@ def at_rest(state: str, held: bool, has_summary: Callable[[], bool] = lambda: Fa
 
 def is_suspended(journal: Path) -> bool:
     """Return whether a journal says that a rule has suspended its run, which has not begun again since."""
+    return moves_of(journal)[-1:] == ["suspended"]
+
+
+def state_of_directory(run: Path) -> str | None:
+    """Return the state of the run in a directory, as its files show it; None where the directory is no run's."""
+    if not (run / "run.json").is_file():
+        return None
+    return state_of(moves_of(run / "events.jsonl"), is_held(run / ".lock"), (run / "summary.json").is_file)
+
+
+def moves_of(journal: Path) -> list[str]:
+    """Return the kinds of the events of a journal that move a run from state to state, oldest first; none of a journal that cannot
+    be read."""
     try:
         with open_regular(journal) as file:
-            kinds = [kind for line in file if (found := KIND.search(line)) and (kind := found[1].decode()) in MOVES]
+            return [kind for line in file if (found := KIND.search(line)) and (kind := found[1].decode()) in MOVES]
     except OSError:
-        return False
-    return kinds[-1:] == ["suspended"]
+        return []
 
 
 LOCK = "hhqqi0q"

@@ -21,6 +21,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from adaptive_rec.errors import AdaptiveRecError, UsageError, did_you_mean
+from adaptive_rec.live.life import OVER, state_of_directory
 from adaptive_rec.live.sign_in_code import new_code
 from adaptive_rec.system.regular_files import parse_json
 
@@ -144,7 +145,8 @@ def find_run(run: str | None) -> RuntimeFile:
     files, damaged = scanned()
     passed_over = "".join(f"\npassed over: {each}" for each in damaged)
     if not files:
-        raise UsageError(f"no run is under way (adaptive-rec train starts one){passed_over}", faq="no-run-under-way")
+        state = "" if run is None else _not_served(run)
+        raise UsageError(f"no run is under way (adaptive-rec train starts one){state}{passed_over}", faq="no-run-under-way")
     if run is None:
         if len(files) > 1:
             raise UsageError(f"{len(files)} runs are under way; say which one:\n{_choices(files)}", faq="several-runs")
@@ -161,7 +163,7 @@ def find_run(run: str | None) -> RuntimeFile:
         if means:
             raise UsageError(f"{len(means)} runs are named {run}; say which one:\n{_choices(means)}")
     hint = did_you_mean(run, [file.name for file in files])
-    raise UsageError(f"no run {run} is under way{hint}; these are:\n{_choices(files)}{passed_over}", faq="no-run-under-way")
+    raise UsageError(f"no run {run} is under way{hint or _not_served(run)}; these are:\n{_choices(files)}{passed_over}", faq="no-run-under-way")
 
 
 def is_alive(pid: int, process_start: int | None) -> bool:
@@ -175,6 +177,16 @@ def is_alive(pid: int, process_start: int | None) -> bool:
         return True
     ended = fields[0] in "ZX"
     return not ended and (process_start is None or int(fields[START_TIME_FIELD - 3]) == process_start)
+
+
+def _not_served(run: str) -> str:
+    """Say what the run in a directory is doing, or what became of it, where a client names one that is not served."""
+    state = state_of_directory(Path(run))
+    if state is None:
+        return ""
+    if state not in (*OVER, "branched"):
+        return f"; the run in {run} is {state.replace('_', ' ')} without a service (--no-serve)"
+    return f"; the run in {run} {'was' if state == 'killed' else 'is'} {state}, see adaptive-rec serve {run}"
 
 
 def _choices(files: list[RuntimeFile]) -> str:

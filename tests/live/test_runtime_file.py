@@ -259,3 +259,42 @@ def test_tokens_stay_out_of_what_is_printed_of_a_file():
     assert "127.0.0.1" in shown
     assert "control" not in shown
     assert "read" not in shown
+
+
+@pytest.mark.parametrize(
+    ("kinds", "held", "state"),
+    [
+        (["started", "finished"], False, "is finished, see adaptive-rec serve"),
+        (["started", "paused"], False, "was killed, see adaptive-rec serve"),
+        (["started", "suspended"], False, "is suspended, see adaptive-rec serve"),
+        (["started"], True, "is training without a service"),
+    ],
+)
+def test_a_run_that_is_not_served_is_named_with_its_state(own_folder, tmp_path, kinds, held, state):
+    run = tmp_path / "one"
+    run.mkdir()
+    (run / "run.json").write_text("{}")
+    (run / "events.jsonl").write_text("".join(json.dumps({"step": 1, "kind": kind}) + "\n" for kind in ["saving", *kinds]))
+    (run / ".lock").touch()
+    holder = subprocess.Popen([sys.executable, "-c", HOLD, str(run / ".lock")], stdout=subprocess.PIPE, stdin=subprocess.PIPE)
+    with holder:
+        assert holder.stdout.readline() == b"held\n"
+        if not held:
+            holder.communicate()
+        for others in (False, True):
+            if others:
+                write_runtime_file(file_of(os.getpid()))
+            with pytest.raises(UsageError, match=f"; the run in {run} {state}"):
+                find_run(str(run))
+            with pytest.raises(UsageError, match=r"is under way|starts one\)$"):
+                find_run(str(tmp_path))
+        holder.communicate()
+
+
+HOLD = """
+import fcntl, sys
+file = open(sys.argv[1], "r+b")
+fcntl.lockf(file, fcntl.LOCK_EX)
+print("held", flush=True)
+sys.stdin.read()
+"""
