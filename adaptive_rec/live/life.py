@@ -105,8 +105,8 @@ def state_of_directory(run: Path) -> str | None:
 
 
 def moves_of(journal: Path) -> list[str]:
-    """Return the kinds of the events of a journal that move a run from state to state, oldest first; none of a journal that cannot
-    be read."""
+    """Return the kinds of the events of a journal that move a run from state to state, oldest first. A journal that cannot be
+    read has none."""
     try:
         with open_regular(journal) as file:
             return [kind for line in file if (found := KIND.search(line)) and (kind := found[1].decode()) in MOVES]

@@ -145,8 +145,8 @@ def find_run(run: str | None) -> RuntimeFile:
     files, damaged = scanned()
     passed_over = "".join(f"\npassed over: {each}" for each in damaged)
     if not files:
-        state = "" if run is None else _not_served(run)
-        raise UsageError(f"no run is under way (adaptive-rec train starts one){state}{passed_over}", faq="no-run-under-way")
+        named = _not_served(run) if run else ""
+        raise UsageError(f"no run is under way (adaptive-rec train starts one){named}{passed_over}", faq="no-run-under-way")
     if run is None:
         if len(files) > 1:
             raise UsageError(f"{len(files)} runs are under way; say which one:\n{_choices(files)}", faq="several-runs")
@@ -162,8 +162,8 @@ def find_run(run: str | None) -> RuntimeFile:
             return means[0]
         if means:
             raise UsageError(f"{len(means)} runs are named {run}; say which one:\n{_choices(means)}")
-    hint = did_you_mean(run, [file.name for file in files])
-    raise UsageError(f"no run {run} is under way{hint or _not_served(run)}; these are:\n{_choices(files)}{passed_over}", faq="no-run-under-way")
+    hint = _not_served(run) or did_you_mean(run, [file.name for file in files])
+    raise UsageError(f"no run {run} is under way{hint}; these are:\n{_choices(files)}{passed_over}", faq="no-run-under-way")
 
 
 def is_alive(pid: int, process_start: int | None) -> bool:
