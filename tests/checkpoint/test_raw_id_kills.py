@@ -16,6 +16,7 @@ import pytest
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.run.training_run import TrainingRun
 from tests.checkpoint.contents import newest_contents
+from tests.settings import AS_IN_MEMORY
 
 KILLED = """
 import os, sys, threading, time
@@ -52,7 +53,7 @@ SETTINGS = [
     "data.ids=raw", f"data.max_table_rows={ROWS}", "data.shared_rows=3", f"run.batch_size={BATCH}", f"run.steps={STEPS}",
     "run.device=cpu", "run.threads=1", "model.bottom_mlp=[8]", "model.top_mlp=[8]", "knobs.admit_after=2",
     "knobs.evict_ratio=0.25", "knobs.reclassify_every=20", "knobs.sample_ratio=1", "knobs.hot_budget_bytes=8KiB",
-    "checkpoint.every_steps=7",
+    "checkpoint.every_steps=7", *AS_IN_MEMORY,
 ]  # fmt: skip
 KILL_SECONDS = 0.03
 """Longer than a step and what follows it."""
