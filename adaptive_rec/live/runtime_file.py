@@ -185,7 +185,8 @@ def _not_served(run: str) -> str:
     if state is None:
         return ""
     if state not in (*OVER, "branched"):
-        return f"; the run in {run} is {state.replace('_', ' ')} without a service (--no-serve)"
+        served = "" if state == "starting" else " without a service (--no-serve)"
+        return f"; the run in {run} is {state.replace('_', ' ')}{served}"
     return f"; the run in {run} {'was' if state == 'killed' else 'is'} {state}, see adaptive-rec serve {run}"
 
 

@@ -268,6 +268,7 @@ def test_tokens_stay_out_of_what_is_printed_of_a_file():
         (["started", "paused"], False, "was killed, see adaptive-rec serve"),
         (["started", "suspended"], False, "is suspended, see adaptive-rec serve"),
         (["started"], True, "is training without a service"),
+        ([], True, "is starting"),
     ],
 )
 def test_a_run_that_is_not_served_is_named_with_its_state(own_folder, tmp_path, kinds, held, state):
