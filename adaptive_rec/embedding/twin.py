@@ -81,13 +81,15 @@ class TwinRows:
         self._absent[pool] = np.setdiff1d(absent, filled)
 
     def state(self) -> dict[str, Any]:
-        """Return the rows whose values differ from the run's: a checkpoint has the others."""
+        """Return the rows whose values differ from the run's: a checkpoint has the others. A row without values here is the
+        run's; one that only the run lacks is of this copy."""
         self.follow()
         self._store.path.settle()
         tier, parts = self._store.hot.tier, []
         for pool in range(len(self._rows)):
             own, runs = (self._copy.weights[pool], self._copy.state[pool]), (tier.weights[pool], tier.state[pool])
-            slots = np.flatnonzero(_differ(own[0], runs[0]) | _differ(own[1], runs[1]))
+            differing = np.flatnonzero(_differ(own[0], runs[0]) | _differ(own[1], runs[1]))
+            slots = np.setdiff1d(np.union1d(differing, _absent(self._store, pool)), self._absent[pool])
             weights, state = (part.cpu()[torch.from_numpy(slots)] for part in own)
             parts.append({"slots": slots, "weights": as_array(weights), "state": state.numpy()})
         return {"pools": parts_by_number(parts)}
