@@ -36,10 +36,12 @@ def follow_optimizers(runtime: EmbeddingRuntime) -> None:
 @cache
 def _register_hooks() -> None:
     """Register with torch what is done before and after the steps of all optimizers. Rows are updated by the last hook of the
-    optimizer itself: hooks of the user's own, which come before it, may change gradients."""
+    optimizer itself: hooks of the user's own, which come before it, may change gradients. A compiled step
+    calls them uncompiled."""
     taken: dict[int, list[tuple[TieredWeight, Tensor]]] = {}
     last_hooks: WeakKeyDictionary[torch.optim.Optimizer, RemovableHandle] = WeakKeyDictionary()
 
+    @torch.compiler.disable
     def before(optimizer: torch.optim.Optimizer, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
         for steps in IN_BACKWARD:
             steps.optimizer_stepped()
@@ -50,6 +52,7 @@ def _register_hooks() -> None:
         own, number = optimizer._optimizer_step_pre_hooks, last_hooks[optimizer].id
         own[number] = own.pop(number)  # behind those that were registered since
 
+    @torch.compiler.disable
     def step_rows(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Given | None:
         if not holds_rows(optimizer):
             return None
@@ -68,6 +71,7 @@ def _register_hooks() -> None:
             return (optimizer_itself, closure_then_rows, *rest[1:]), kwargs
         return args, {**kwargs, "closure": closure_then_rows}
 
+    @torch.compiler.disable
     def after(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         with torch._C.DisableTorchFunctionSubclass():
             for weight, gradient in taken.pop(id(optimizer), ()):
