@@ -137,6 +137,9 @@ LOSSES = {
     "ngram_lm": "script.loss_of(parallel, part)",
     "hstu": "torch.nn.functional.binary_cross_entropy_with_logits(parallel(part), part.labels)",
 }
+RESTS = {"ngram_lm": "AdamW", "hstu": "SGD"}
+"""Of dense layers. AdamW enlarges rounding: in HSTU with raw ids a change of 4e-16 in one parameter is one of 9e-7 in a row after
+200 steps of one process, under SGD of 4e-14."""
 STEPS = 200
 RANKS = """
 import sys
@@ -158,7 +161,7 @@ share = (size.sequences if hasattr(size, "sequences") else size.batch) // dist.g
 own = slice(dist.get_rank() * share, (dist.get_rank() + 1) * share)
 of_tables = [each for module in model.modules() if isinstance(module, torch.nn.Embedding) for each in module.parameters()]
 others = [each for each in model.parameters() if not any(each is one for one in of_tables)]
-tables, rest = torch.optim.Adagrad(of_tables, lr=0.01), torch.optim.AdamW(others, lr=3e-3)
+tables, rest = torch.optim.Adagrad(of_tables, lr=0.01), torch.optim.{rest}(others, lr=3e-3)
 runtime = adaptive_rec.wrap(model, optimizer=tables, **size.home)
 parallel = DistributedDataParallel(model)
 for batch in {stream}:
@@ -199,7 +202,8 @@ def without_free_rows(state: dict[str, Any]) -> dict[str, Any]:
 def test_two_ranks_train_the_model_of_one(name: str, home: str, tmp_path: Path) -> None:
     script = RANKS.format(
         examples=str(training.EXAMPLES), name=name, model=MODELS[name], size=SMALL[name],
-        stream=STREAMS[name].format(steps=STEPS), share=SHARES[name], loss=LOSSES[name], home=home,
+        stream=STREAMS[name].format(steps=STEPS), share=SHARES[name], loss=LOSSES[name], rest=RESTS[name],
+        home=home,
     )  # fmt: skip
     states = []
     for ranks in (1, 2):
