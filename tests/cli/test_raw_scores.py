@@ -173,6 +173,7 @@ def test_an_exported_model_scores_alike_without_this_package(
 ) -> None:
     """In a fresh process, or in this one, where the package is hidden meanwhile."""
     train(place, "full-disk", *FULL, *ON_DISK)
+    capsys.readouterr()
     out, scores = tmp_path / "model", tmp_path / "scores.parquet"
     assert main(["export", str(place / "runs" / run), "--to", str(out), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)

@@ -79,7 +79,7 @@ def test_eight_commands_on_one_run(folder: Path) -> None:
             refusals = ("must be a folder that can be made", "must be a new directory", "is being prepared by another process")
             assert code == 0 or any(rule in text for rule in refusals), text
     assert len((folder / "scores.csv").read_text().splitlines()) == 801
-    assert (folder / "runs" / "a" / "report.html").read_text().endswith("</html>\n")
+    assert (folder / "runs" / "a" / "report.html").read_text().endswith("</html>")
     assert (folder / "model" / "model.py").is_file()
     assert (folder / "prepared" / "meta.json").is_file()
     assert not [path for path in folder.rglob("*") if is_draft(path.name) or path.name.endswith(".part")]
