@@ -302,6 +302,7 @@ def test_a_sidecar_that_hangs_does_not_hold_up_training(start: Start) -> None:
     job = start()
     sidecar = job.sidecar()
     assert sidecar is not None
+    wait_for((job.out / "metrics.jsonl").exists)  # the first report may come after the run is served
     os.kill(sidecar, signal.SIGSTOP)
     try:
         before = len((job.out / "metrics.jsonl").read_text().splitlines())
