@@ -197,7 +197,7 @@ class DrivenStore:
             free = store.hot.tier.free[pool].lowest(len(row_of_slot) - len(slots))
             assert np.array_equal(free, np.flatnonzero(row_of_slot < 0)), f"free slots of pool {pool}"
             assert np.array_equal(store.hot.tier.hot_rows_of(pool), row_of_slot[slots]), f"hot rows of pool {pool}"
-        flagged_R = store.index.changed_R.copy()  # other threads set flags meanwhile, and NumPy counts those of a mask once
+        flagged_R = store.index.changed_R.copy()  # other threads set flags meanwhile, and a mask must stay as it is
         assert self.changed_R[flagged_R].all(), "rows that the next checkpoint need not save"
         if self.device == "direct":  # a device's flags come later, see `check`
             self.check_flags(store.index.changed_R, self.changed_R)
