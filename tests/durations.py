@@ -2,8 +2,8 @@
 
 A test's processor seconds are those of all threads of its process and of the processes below it, living ones included, such as a
 browser or a run that several tests watch. They hardly depend on what else the machine does; seconds on the clock do. The first
-test of a module also has the fixtures of the module, and the first of a part the compiling of kernels that no cache has. Fixtures
-of the session have lines of their own; the start of the process that forks commands (``tests.forked``) is left out.
+test of a module also has the fixtures of the module. Fixtures of the session have lines of their own. Left out are the start of
+the process that forks commands (``tests.forked``) and the compiling of kernels, which the first run in a clone has.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from numba.core import event
 
 from tests import forked
 
@@ -53,19 +54,40 @@ def _children(process: int) -> list[int]:
     return found
 
 
+class Compiling(event.Listener):
+    """Processor seconds for which Numba compiles in this process. One thread compiles at a time."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._depth = 0
+        self._began = 0.0
+
+    def on_start(self, event: event.Event) -> None:
+        if not self._depth:
+            self._began = time.thread_time()
+        self._depth += 1
+
+    def on_end(self, event: event.Event) -> None:
+        self._depth -= 1
+        if not self._depth:
+            self.seconds += time.thread_time() - self._began
+
+
 class Durations:
     """A plugin of pytest that writes a table of the tests' seconds, their counts by outcome, and the skips by reason."""
 
     def __init__(self, table: Path) -> None:
         self._table = table
-        self._began = spent()
+        self._compiling = Compiling()
+        event.register("numba:compile", self._compiling)
+        self._began = self._spent()
         self._tests: dict[str, dict[str, Any]] = {}
         self._counts: Counter[str] = Counter(passed=0, failed=0, skipped=0)
         self._skipped: Counter[str] = Counter()
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
-        self._began = spent()
+        self._began = self._spent()
         yield
         slow = any(item.get_closest_marker(mark) for mark in ("slow", "long"))
         self._note(item.nodeid, self._began, slow)
@@ -74,15 +96,19 @@ class Durations:
     def pytest_fixture_setup(
         self, fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
     ) -> Iterator[None]:
-        before = spent()
+        before = self._spent()
         yield
         if fixturedef.scope == "session":
             taken = self._note(f"{SESSION}::{fixturedef.argname}", before, slow=False)
             self._began = self._began[0] + taken[0], self._began[1] + taken[1]  # not of the test that came first
 
+    def _spent(self) -> tuple[float, float]:
+        processor, wall = spent()
+        return processor - self._compiling.seconds, wall
+
     def _note(self, test: str, before: tuple[float, float], slow: bool) -> tuple[float, float]:
         """Note a line of the table, and return its seconds. Those of a process that nobody waited for are lost when it ends."""
-        processor, wall = (max(now - then, 0.0) for now, then in zip(spent(), before, strict=True))
+        processor, wall = (max(now - then, 0.0) for now, then in zip(self._spent(), before, strict=True))
         self._tests[test] = {"processor": round(processor, 3), "wall": round(wall, 3), "slow": slow}
         return processor, wall
 
@@ -141,7 +167,9 @@ def main() -> int:
     for name, took in sorted(tests.items(), key=lambda one: -one[1]["processor"])[:20]:
         print(f"{took['processor']:11.2f} {took['wall']:8.2f}  {name}")
     total = sum(took["processor"] for took in tests.values())
-    print(f"\n{len(tests)} tests of {len(by_file(tests))} files: {total:.0f} processor seconds, without importing and collecting")
+    print(
+        f"\n{len(tests)} tests of {len(by_file(tests))} files: {total:.0f} processor seconds, without importing and collecting"
+    )
     return 0
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
+from numba import njit
+from numba.core import event
 
-from tests.durations import BUDGET_SECONDS, SESSION, by_file, recorded
+from tests.durations import BUDGET_SECONDS, SESSION, Compiling, by_file, recorded
 from tests.parts import RESULTS, files_of, shared_out
 
 
@@ -30,6 +33,21 @@ def test_seconds_are_added_up_by_file_the_heaviest_first(tmp_path: Path) -> None
         (tmp_path / f"test-{number}.json").write_text(json.dumps(table))
     (tmp_path / "check-0.json").write_text(json.dumps({"tests": {"a.py::z": {"processor": 9.0, **took}}}))
     assert list(by_file(recorded(tmp_path)).items()) == [("a.py", (3.5, 2.0, 2)), ("b.py", (2.0, 1.0, 1))]
+
+
+def test_compiling_is_counted_once_however_kernels_call_each_other() -> None:
+    @njit
+    def inner(number: int) -> int:
+        return number + 1
+
+    @njit
+    def outer(number: int) -> int:
+        return inner(number) * 2
+
+    compiling, began = Compiling(), time.thread_time()
+    with event.install_listener("numba:compile", compiling):
+        assert outer(1) == 4
+    assert 0.5 * (taken := time.thread_time() - began) < compiling.seconds <= taken
 
 
 def test_parts_have_every_file_once_and_about_the_same_seconds() -> None:
