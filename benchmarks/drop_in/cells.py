@@ -64,4 +64,4 @@ def run_cell(cell: Cell, args: argparse.Namespace, note: Note) -> dict[str, Any]
             contestant.turn(cell.steps)
     note("rows are hot")
     made = {name: made[name] for name in cell.contestants if name in made}
-    return {"batches": len(source), **finish(made, absent, checks, args.rounds, cell.steps)}
+    return {"batches": len(source), **finish(made, absent, checks, args, cell.steps)}
