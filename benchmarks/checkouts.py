@@ -113,7 +113,7 @@ def compare(name: str, folders: list[Path], arguments: argparse.Namespace) -> No
             seconds[number % 2].append(float(contestants[number].ask(str(arguments.steps))))
     for each in contestants:
         each.close()
-    found = ratio_of_medians(*seconds)
+    found = ratio_of_medians(seconds[0], seconds[1])
     medians = " and ".join(f"{1e3 * float(np.median(each)):.2f} ms" for each in seconds)
     print(f"{name:<16} {medians}: {found['ratio']:.3f} ({found['low']:.3f}-{found['high']:.3f})", flush=True)
 

@@ -63,7 +63,8 @@ class Training:
         if name in (ROWWISE, ON_DISK):
             home = {**home, "optimizer": "rowwise_adagrad", "lr": 0.02}
         without = {"orders": 0} if model == "ngram_lm" else {}
-        size = replace(size, home=home, **{NONE: without, DENSE: {"sparse": False}}.get(name, {}))
+        changed: dict[str, dict[str, Any]] = {NONE: without, DENSE: {"sparse": False}}
+        size = replace(size, home=home, **changed.get(name, {}))
         rule = torch.optim.AdamW if name == DENSE else RULES[model]
         self._model = getattr(script, CLASSES[model])(size)
         if name == NONE and model == "hstu":

@@ -50,19 +50,21 @@ def main() -> None:
             given.rows, given.dim, name="items", optimizer="rowwise_adagrad", lr=0.02, host_memory="64MiB",
             disk=Path(folder) / "rows",
         )
+        runtime = table.runtime
+        assert runtime is not None
         for _ in range(5):
             table((given.rows * torch.rand(4096) ** 3).long()).square().sum().backward()
         for form, part_size in (("safetensors", "256MiB"), ("npy", None)):
             began, processor, before = time.perf_counter(), time.process_time(), memory_bytes()
             with MostMemory() as memory:
-                files = table.runtime.export_tables(Path(folder) / form, form, part_size)
+                files = runtime.export_tables(Path(folder) / form, form, part_size)
             seconds, processor = time.perf_counter() - began, time.process_time() - processor
             size = sum(file.stat().st_size for file in files) / 2**20
             print(
                 f"{form:12} {len(files) - 1} files, {size:,.0f} MiB: {seconds:.1f} s, {processor:.1f} s of a processor, "
                 f"{(memory.most - before) / 2**20:,.0f} MiB of memory beside the {before / 2**20:,.0f} MiB before"
             )
-        table.runtime.close()
+        runtime.close()
 
 
 if __name__ == "__main__":

@@ -95,7 +95,7 @@ class ClickModel:
 
     def __sklearn_tags__(self) -> Any:
         """Return what scikit-learn, from 1.6 on, has to be told of a classifier."""
-        from sklearn.utils import ClassifierTags, InputTags, Tags, TargetTags  # type: ignore[import-untyped]
+        from sklearn.utils import ClassifierTags, InputTags, Tags, TargetTags
 
         inputs = InputTags(categorical=True, string=True, allow_nan=True)
         classifier = ClassifierTags(multi_class=False)

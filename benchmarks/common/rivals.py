@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,7 +49,7 @@ def by_feature(batch: Batch, features: int, pin: bool) -> ByFeature:
     return ByFeature(dense.pin_memory() if pin else dense, labels.pin_memory() if pin else labels, ids_F, offsets_F)
 
 
-def sparse_optimizer(config: Config, weights: list[nn.Parameter]) -> tuple[torch.optim.Optimizer, str]:
+def sparse_optimizer(config: Config, weights: Sequence[Tensor]) -> tuple[torch.optim.Optimizer, str]:
     """torch's own sparse optimizer of the rule, or the nearest one there is, and what it is."""
     options = config.optimizer
     if options.embedding == "sgd":

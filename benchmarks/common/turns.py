@@ -7,7 +7,7 @@ import math
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -106,7 +106,7 @@ def summary(turns: list[Turn], steps: int) -> dict[str, Any]:
 # Agreement -----------------------------------------------------------------------------------------------------------
 
 
-def touched_rows(batches: list[Batch], space: RowSpace) -> list[NDArray[np.int64]]:
+def touched_rows(batches: Sequence[Batch], space: RowSpace) -> list[NDArray[np.int64]]:
     """Ids of each table that some batches look up."""
     features = len(space.features)
     found: list[list[NDArray[np.int64]]] = [[] for _ in space.tables]
@@ -126,7 +126,7 @@ def rows_of(contestant: Any, touched: list[NDArray[np.int64]]) -> Rows:
 
 def _distance(mine: Rows, theirs: Rows, norm: float) -> float:
     parts = [
-        np.linalg.norm((a.astype(np.float64) - b).ravel(), norm) if a.size else 0.0
+        float(np.linalg.norm((a.astype(np.float64) - b).ravel(), norm)) if a.size else 0.0
         for a, b in zip(mine, theirs, strict=True)
     ]
     return float(np.linalg.norm(parts, norm))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -147,11 +148,11 @@ class TorchRec(Tables):
 
 
 RIVALS: dict[str, tuple[str, Callable[[Config, RowSpace, Weights], Tables]]] = {
-    "torch SGD": ("torch", lambda *of: TorchSparse(*of, "sgd")),
-    "torch Adagrad": ("torch", lambda *of: TorchSparse(*of, "adagrad")),
+    "torch SGD": ("torch", partial(TorchSparse, rule="sgd")),
+    "torch Adagrad": ("torch", partial(TorchSparse, rule="adagrad")),
     "FBGEMM": ("fbgemm_gpu", Fbgemm),
-    "FBGEMM fp16 output": ("fbgemm_gpu", lambda *of: Fbgemm(*of, output_type="FP16")),
-    "FBGEMM fp16 rows": ("fbgemm_gpu", lambda *of: Fbgemm(*of, rows_type="FP16")),
+    "FBGEMM fp16 output": ("fbgemm_gpu", partial(Fbgemm, output_type="FP16")),
+    "FBGEMM fp16 rows": ("fbgemm_gpu", partial(Fbgemm, rows_type="FP16")),
     "TorchRec": ("torchrec", TorchRec),
 }
 """By their names: the module each needs, and how it is made. FBGEMM 1.8.0 has no bf16 on the CPU, neither rows nor output."""

@@ -90,7 +90,7 @@ class TorchRecDlrm:
     def close(self) -> None: ...
 
 
-def _layers(module: nn.Module) -> list[nn.Linear]:
+def _layers(module: Any) -> list[nn.Linear]:
     return [part for part in module.modules() if isinstance(part, nn.Linear)]
 
 

@@ -72,6 +72,10 @@ class Rival(ABC):
     def update(self, work: ClassifiedBatch, gradient_BTD: NDArray[np.float32]) -> None:
         """Update a batch's rows."""
 
+    @abstractmethod
+    def rows(self, table: int, ids: NDArray[np.int64]) -> NDArray[Any]:
+        """Return some rows of a table."""
+
     def read_ahead(self, work: ClassifiedBatch) -> Any:
         """Read what a batch needs, on the thread that classifies ahead; most rivals read nothing there."""
         return None

@@ -22,7 +22,7 @@ from benchmarks.common.shapes import Preloaded
 from benchmarks.common.turns import Turn
 from benchmarks.cpu.contestants import dense_part
 from benchmarks.cpu.rivals import TorchRec, Weights
-from examples.jagged import KeyedJaggedTensor
+from examples.jagged import KeyedJaggedTensor  # type: ignore[attr-defined]
 
 Item = tuple[Tensor, Any, Tensor]
 """Dense features, what the embeddings are called with, labels."""
@@ -31,7 +31,7 @@ Item = tuple[Tensor, Any, Tensor]
 class Net(nn.Module):
     """DLRM: embeddings of whatever make between the layers of `adaptive-rec train`'s."""
 
-    def __init__(self, dense: nn.Module, embed: nn.Module) -> None:
+    def __init__(self, dense: Any, embed: nn.Module) -> None:
         super().__init__()
         self.bottom, self.interaction, self.top, self.embed = dense.bottom, dense.interaction, dense.top, embed
 
@@ -42,6 +42,8 @@ class Net(nn.Module):
 
 class Bags(nn.Module):
     """A bag for each feature, called one after the other."""
+
+    emb_l: Any
 
     def __init__(self, weights: Weights, tables: int) -> None:
         super().__init__()

@@ -21,7 +21,7 @@ import tempfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from benchmarks.common.command import ROOT, data_folder, parser
 from benchmarks.gpu import caches
@@ -130,7 +130,7 @@ def compress(wheel: Path, file: IO[bytes], arch: int) -> None:
     from backports import zstd
 
     parameter = zstd.CompressionParameter
-    options = {
+    options: Any = {
         parameter.compression_level: 19, parameter.window_log: WINDOW_LOG, parameter.enable_long_distance_matching: 1,
     }  # fmt: skip
     with (
@@ -186,7 +186,7 @@ def fat_entries(library: bytearray) -> Iterator[tuple[int, int, int]]:
 
 
 def cut(whole: Path, to: Path, name: str) -> list[Path]:
-    parts = []
+    parts: list[Path] = []
     with whole.open("rb") as file:
         while piece := file.read(PART_BYTES):
             parts.append(to / f"{name}.{len(parts) + 1}")

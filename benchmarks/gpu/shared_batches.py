@@ -43,7 +43,7 @@ class Shelf:
     def _put(self, batch: Batch, start: int) -> list[int]:
         at = start
         for part in _parts(batch):
-            self._write(memoryview(part.reshape(-1).view(np.uint8)), at)
+            self._write(part.reshape(-1).view(np.uint8).data, at)
             at += _room(part)
         size, dense = batch.dense_BX.shape
         return [start, size, dense, batch.lookups, 0 if is_one_each(batch.offsets) else len(batch.offsets)]
@@ -77,7 +77,7 @@ def _batch(memory: mmap.mmap, start: int, size: int, dense: int, lookups: int, o
 
     def array(dtype: type, count: int) -> NDArray[Any]:
         nonlocal at
-        found = np.frombuffer(memory, dtype, count, at)
+        found: NDArray[Any] = np.frombuffer(memory, dtype, count, at)
         at += _room(found)
         return found
 

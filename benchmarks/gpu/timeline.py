@@ -40,7 +40,7 @@ class HostLog(StageTimes):
         self._trainer = threading.current_thread()
 
     @contextmanager
-    def __call__(self, stage: str) -> Iterator[None]:
+    def __call__(self, stage: str) -> Iterator[None]:  # type: ignore[override]
         start = time.perf_counter()
         with super().__call__(stage):
             yield

@@ -17,6 +17,7 @@ import tarfile
 import tempfile
 import zipfile
 from pathlib import Path
+from typing import Any
 
 from benchmarks.gpu import caches
 
@@ -65,7 +66,7 @@ def _join(parts: list[Path], site: Path) -> None:
         for part in parts:
             whole.write(part.read_bytes())
         whole.seek(0)
-        options = {zstd.DecompressionParameter.window_log_max: 27}
+        options: Any = {zstd.DecompressionParameter.window_log_max: 27}
         with zstd.open(whole, "rb", options=options) as plain, tarfile.open(fileobj=plain, mode="r|") as archive:
             archive.extractall(site, filter="data")
 

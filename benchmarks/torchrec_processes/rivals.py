@@ -80,7 +80,7 @@ class OverOurDense(nn.Module):
         self.dense, self.keys, self.dim, self.loss = dense, keys, dim, nn.BCEWithLogitsLoss()
 
     def forward(self, batch: Any) -> tuple[Tensor, tuple[Tensor]]:
-        found = self.embedding_bag_collection(batch.sparse_features).to_dict()
+        found = getattr(self, EBC)(batch.sparse_features).to_dict()
         pooled = torch.cat([found[key] for key in self.keys], dim=1)
         logits_B = self.dense(batch.dense_features, [pooled.reshape(-1, len(self.keys), self.dim)])
         loss = self.loss(logits_B, batch.labels)
@@ -163,7 +163,9 @@ class TorchRecRank:
         return float(sum(losses)) / steps
 
     def _pipelined_step(self) -> Tensor:
-        return self._pipeline.progress(self._batches)[0]
+        assert self._pipeline is not None
+        loss: Tensor = self._pipeline.progress(self._batches)[0]
+        return loss
 
     def _step(self) -> Tensor:
         self._optimizer.zero_grad()

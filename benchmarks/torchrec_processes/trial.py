@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from benchmarks.common.bench import Cell
 
@@ -73,6 +74,6 @@ class Trial:
 
     @staticmethod
     def read(text: str) -> Trial:
-        return Trial(
-            **{key: tuple(value) if isinstance(value, list) else value for key, value in json.loads(text).items()}
-        )
+        told = json.loads(text)
+        found: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in told.items()}
+        return Trial(**found)

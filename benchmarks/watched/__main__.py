@@ -32,7 +32,7 @@ import numpy as np
 from benchmarks.common.command import ROOT, facts_of_call, parser
 from benchmarks.common.statistics import quartiles, ratio_of_medians
 from benchmarks.common.turns import SEED
-from benchmarks.watched.load import ROUTES, SCRAPE, Clients
+from benchmarks.watched.load import ROUTES, SCRAPE, Clients, Reader
 from benchmarks.watched.sides import SETTLE_SECONDS, WARM_SECONDS, Side, private_mib, processor_seconds
 
 REQUESTS_OF_A_ROUTE = 60
@@ -130,16 +130,17 @@ def parts(side: Side, arguments: argparse.Namespace) -> dict[str, Any]:
     each route, and a second for some numbers of streams, with its private memory meanwhile. Where we may, it gets a normal
     priority, so that it keeps the rate of its messages on a busy machine."""
     clients = Clients(json.loads(side.about.read_text()))
-    assert side.sidecar is not None
+    sidecar = side.sidecar
+    assert sidecar is not None
     with suppress(OSError):
-        for thread in Path(f"/proc/{side.sidecar}/task").iterdir():
+        for thread in Path(f"/proc/{sidecar}/task").iterdir():
             os.setpriority(os.PRIO_PROCESS, int(thread.name), 0)
-        Path(f"/proc/{side.sidecar}/autogroup").write_text("0", encoding="ascii")
+        Path(f"/proc/{sidecar}/autogroup").write_text("0", encoding="ascii")
 
     async def used(wait: Awaitable[Any]) -> float:
-        before = processor_seconds(side.sidecar)
+        before = processor_seconds(sidecar)
         await wait
-        return 1e3 * (processor_seconds(side.sidecar) - before)
+        return 1e3 * (processor_seconds(sidecar) - before)
 
     async def request(name: str, path: str) -> float:
         async def ask() -> None:
@@ -155,14 +156,15 @@ def parts(side: Side, arguments: argparse.Namespace) -> dict[str, Any]:
         await asyncio.sleep(2)  # it reads on, and closes the connections that have ended
         nobody = await used(asyncio.sleep(arguments.seconds)) / arguments.seconds
         routes = {name: round(await request(name, path), 3) for name, path in [*ROUTES.items(), SCRAPE]}
-        streams, readers = {0: {"ms_per_second": round(nobody, 2), "mib": private_mib(side.sidecar)}}, []
+        streams: dict[int, dict[str, float]] = {0: {"ms_per_second": round(nobody, 2), "mib": private_mib(sidecar)}}
+        readers: list[Reader] = []
         for number in arguments.streams:
             readers += [await clients.stream(arguments.hz) for _ in range(number - len(readers))]
             await asyncio.sleep(1)
             before = [reader.messages for reader in readers]
             taken, got = await used(asyncio.sleep(arguments.seconds)), [reader.messages for reader in readers]
             messages = [(new - old) / arguments.seconds for new, old in zip(got, before, strict=True)]
-            about = {"ms_per_second": round(taken / arguments.seconds, 2), "mib": private_mib(side.sidecar)}
+            about = {"ms_per_second": round(taken / arguments.seconds, 2), "mib": private_mib(sidecar)}
             streams[number] = {**about, "messages": round(max(messages), 1), "refused": got.count(0)}
         return {"request_ms": routes, "streams": streams}
 
