@@ -40,6 +40,7 @@ def _register_hooks() -> None:
     compiled step calls them uncompiled."""
     taken: dict[int, list[tuple[TieredWeight, Tensor]]] = {}
     last_hooks: WeakKeyDictionary[torch.optim.Optimizer, RemovableHandle] = WeakKeyDictionary()
+    update = torch.compiler.disable(_update)
 
     @torch.compiler.disable
     def before(optimizer: torch.optim.Optimizer, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
@@ -64,7 +65,7 @@ def _register_hooks() -> None:
 
         def closure_then_rows() -> Any:
             loss = closure()
-            taken[id(optimizer)] = _update(optimizer)
+            taken[id(optimizer)] = update(optimizer)
             return loss
 
         if rest:
