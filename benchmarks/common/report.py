@@ -40,7 +40,10 @@ def absences(cell: dict[str, Any]) -> dict[str, str]:
 
 
 def failures(found: Found) -> list[str]:
-    wrong = [name for name, cell in found.items() if "error" in cell]
+    """Cells that fell or were cut short, contestants that fell, and results that disagree."""
+    wrong = [name for name, cell in found.items() if "error" in cell or cell.get("result", {}).get("passed") is False]
+    wrong += [f"{name}: cut short" for name, cell in found.items() if "cut_short" in cell]
+    wrong += [f"{name}: {run}" for name, cell in found.items() for run in cell.get("result", {}).get("failed", {})]
     disagree = [
         f"{name} disagrees ({check['check']})"
         for name, cell in found.items() for check in cell.get("result", {}).get("checks", []) if not check["passed"]

@@ -29,12 +29,10 @@ STEPS = 12
 """At least; a policy without windows has had all its batches then."""
 
 
-def compile_kernels(cell: plan.Cell, args: argparse.Namespace, context: Context) -> dict[str, Any]:
+def compile_kernels(cell: plan.GpuCell, args: argparse.Namespace, context: Context) -> dict[str, Any]:
     """Compile what the cells after this one run; which of their contestants failed, and which were not ready in time."""
     began = time.perf_counter()
-    cells = {other.name: other for other in plan.chosen(args)}
-    done = here if context.where.rehearsal else apart
-    failed = done([(cells[name], contestant) for name, contestant in cell.compiles], args, context)
+    failed = here(cell, args, context) if context.where.rehearsal else apart(cell, args, context)
     late = {name: why for name, why in failed.items() if why == LATE}
     return {
         "compiled": len(cell.compiles) - len(failed),
@@ -44,33 +42,32 @@ def compile_kernels(cell: plan.Cell, args: argparse.Namespace, context: Context)
     }
 
 
-REHEARSED = 1
 LATE = "was not compiled in time"
-Jobs = list[tuple[plan.Cell, str]]
 
 
-def here(jobs: Jobs, args: argparse.Namespace, context: Context) -> dict[str, str]:
-    failed = {}
-    for cell, name in jobs[:REHEARSED]:  # all of them take part in their own cells
-        try:
-            train_briefly(cell, name, context)
-        except Exception as error:
-            failed[f"{cell.name} {name}"] = explain(error)
-    return failed
+def here(cell: plan.GpuCell, args: argparse.Namespace, context: Context) -> dict[str, str]:
+    """Compile for one of them in this process: all of them take part in their own cells."""
+    name, contestant = cell.compiles[0]
+    one = next(other for other in (*plan.FIRST, *plan.all_cells()) if other.name == name)
+    try:
+        train_briefly(plan.rehearsed(one), contestant, context)
+    except Exception as error:
+        return {f"{name} {contestant}": explain(error)}
+    return {}
 
 
-def apart(jobs: Jobs, args: argparse.Namespace, context: Context) -> dict[str, str]:
+def apart(cell: plan.GpuCell, args: argparse.Namespace, context: Context) -> dict[str, str]:
     failed: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as folder:
         running = []
-        for number, (cell, name) in enumerate(jobs):
-            words = [*plan.words_of(cell, args), "--compile", name, "--deadline", repr(context.deadline)]
+        for number, (name, contestant) in enumerate(cell.compiles):
+            words = [*args.words, "--cell", name, "--compile", contestant, "--ends", repr(context.deadline)]
             log = Path(folder) / str(number)
             with log.open("wb") as file:
                 child = subprocess.Popen(
                     [sys.executable, "-m", "benchmarks.gpu", *words], cwd=ROOT, stdout=file, stderr=subprocess.STDOUT
                 )
-            running.append((f"{cell.name} {name}", child, log))
+            running.append((f"{name} {contestant}", child, log))
         try:
             for what, child, log in running:
                 status = ended(child, context.deadline)
@@ -98,7 +95,7 @@ def ended(child: subprocess.Popen[bytes], deadline: float) -> int | None:
 LATE_STATUS = 4
 
 
-def compile_one(cell: plan.Cell, name: str, context: Context) -> int:
+def compile_one(cell: plan.GpuCell, name: str, context: Context) -> int:
     """The other end: the exit status of a contestant's process."""
     try:
         with limited(context.deadline):
@@ -108,7 +105,7 @@ def compile_one(cell: plan.Cell, name: str, context: Context) -> int:
     return 0
 
 
-def train_briefly(cell: plan.Cell, name: str, context: Context) -> None:
+def train_briefly(cell: plan.GpuCell, name: str, context: Context) -> None:
     """Two windows and what is tried, on tables that are cut short."""
     settings = {"data.max_table_rows": ROWS, "knobs.report_every": 2, "knobs.reclassify_every": 6}
     short = replace(cell, preloaded=False)

@@ -33,7 +33,7 @@ def rows(results: dict[str, Any]) -> str:
     for name, cell in cells.items():
         kind = cell["cell"]["kind"]
         if "result" not in cell:
-            parts += [f"### {name}\n", f"Not measured: {cell['error'].splitlines()[0]}\n"]
+            parts += [f"### {name}\n", f"Not measured: {cell.get('absent') or cell['error'].splitlines()[0]}\n"]
         elif kind == "tests":
             parts += [*tests_rows(cell["result"]), ""]
         elif kind == "steps":
@@ -48,8 +48,6 @@ def rows(results: dict[str, Any]) -> str:
             parts += [*memory_rows(name, cell["result"]), ""]
         if "cut_short" in cell:
             parts.append(f"Cut short, these are the turns before: {cell['cut_short']}.\n")
-    if results["skipped"]:
-        parts.append(f"Left out for want of time: {', '.join(results['skipped'])}.\n")
     return "\n".join(parts)
 
 
@@ -67,7 +65,7 @@ def joined(several: list[dict[str, Any]]) -> dict[str, Any]:
         "command": "; ".join(results["about"]["command"] for results in several),
         "seconds": sum(results["about"]["seconds"] for results in several),
     }
-    return {"about": about, "cells": cells, "skipped": [name for r in several for name in r["skipped"] if name not in cells]}
+    return {"about": about, "cells": cells}
 
 
 def heading(about: dict[str, Any]) -> str:
