@@ -17,12 +17,12 @@ from benchmarks.cpu.cells import Note, finish
 from benchmarks.cpu.contestants import OurRun, first_rows
 from benchmarks.cpu.rivals import why_absent
 from benchmarks.drop_in.contestants import (
-    Announced,
     bag_items,
     collection_loop,
     foretell_bags,
     jagged_items,
     plain_loop,
+    told_ahead,
     torchrec_loop,
     wrapped_loop,
 )
@@ -58,7 +58,7 @@ def run_cell(cell: Cell, args: argparse.Namespace, note: Note) -> dict[str, Any]
     note(f"{len(checks)} results compared")
     if WRAPPED in cell.contestants:
         about = "the same model and runtime, its lookups told by runtime.prefetch"
-        made[WRAPPED] = Announced(made[IN_LINE], foretell_bags, about)
+        made[WRAPPED] = told_ahead(made[IN_LINE], foretell_bags, about)
     for contestant in made.values():
         for _ in range(-(-len(source) // cell.steps)):  # until rows are hot
             contestant.turn(cell.steps)

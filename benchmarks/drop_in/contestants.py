@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -147,29 +148,11 @@ class UserLoop:
             self.runtime.close()
 
 
-class Announced:
-    """The loop of another contestant, but that its lookups are told ahead. Both train the same model, in turns of their own."""
-
-    row_wise = True
-
-    def __init__(self, loop: UserLoop, foretell: Callable[[Item], Any], about: str) -> None:
-        self._loop, self._foretell, self._about = loop, foretell, about
-
-    @property
-    def steps(self) -> int:
-        return self._loop.steps
-
-    def turn(self, steps: int) -> Turn:
-        self._loop.foretell = self._foretell
-        try:
-            return self._loop.turn(steps)
-        finally:
-            self._loop.foretell = None
-
-    def facts(self) -> dict[str, Any]:
-        return {**self._loop.facts(), "about": self._about}
-
-    def close(self) -> None: ...
+def told_ahead(loop: UserLoop, foretell: Callable[[Item], Any], about: str) -> UserLoop:
+    """Return the same loop, but that its lookups are told ahead. Both train the same model, in turns of their own."""
+    other = copy(loop)
+    other.foretell, other.about = foretell, about
+    return other
 
 
 def foretell_bags(item: Item) -> dict[str, Any]:

@@ -24,9 +24,9 @@ from adaptive_rec.embedding.first_values import FreshRows
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.runtime.dense_optimizer import build_dense_optimizer
 from benchmarks.common.contestants import Where
+from benchmarks.common.loader import Loader
 from benchmarks.common.rivals import by_feature, sparse_optimizer, torch_bag
 from benchmarks.common.shapes import cores
-from benchmarks.gpu.loader import Loader
 
 
 class Rival(ABC):
@@ -56,7 +56,7 @@ class Rival(ABC):
         self.on_cuda = self.device.type == "cuda"
         use_tf32(config.run.precision == "tf32")
         self.make_tables()
-        self.loader = Loader(source, config.run.seed, config.run.batch_size, self.prepare)
+        self.loader = Loader(source, config, self.prepare)
         self._setup_seconds = time.perf_counter() - began
 
     @abstractmethod

@@ -58,7 +58,7 @@ def test_a_test_that_fails_or_is_skipped_without_excuse_is_named_and_there_are_n
 def test_intervals() -> None:
     assert intervals.merge([(3, 4), (0, 1), (1, 2), (3.5, 5), (6, 6)]) == [(0, 2), (3, 5)]
     assert intervals.length([(0, 2), (1, 3), (5, 6)]) == 4
-    assert intervals.intersect([(0, 2), (3, 6)], [(1, 4), (5, 7)]) == [(1, 2), (3, 4), (5, 6)]
+    assert intervals.overlap({"up": [(0, 2), (3, 6)], "kernels": [(1, 4), (5, 7)]})["both_seconds"] == 3
     assert intervals.cut([(0, 2), (3, 6), (8, 9)], 1, 4) == [(1, 2), (3, 4)]
 
 
