@@ -190,3 +190,19 @@ def first_turns(
         if not one["passed"]:
             note(f"DISAGREES {one['check']}: {one['difference']:.3g} over {one['bound']:.3g}")
     return found
+
+
+def agree(
+    made: dict[str, Any],
+    comparable: list[str],
+    source: Any,
+    steps: int,
+    bounds_of: Callable[[str], tuple[float, float, float]],
+    note: Callable[[str], None],
+) -> list[dict[str, Any]]:
+    """The same, of the rows that the first steps look up in batches that lie in memory."""
+    touched = touched_rows(source.batches[:steps], RowSpace.of(source.tables, source.features))
+    first = rows_of(made[comparable[0]], touched) if comparable else []
+    found = first_turns(made, comparable, touched, first, steps, bounds_of, note)
+    note(f"{len(found)} results compared")
+    return found

@@ -17,7 +17,7 @@ from benchmarks.common.bench import Absent, Cell
 from benchmarks.common.command import data_folder
 from benchmarks.common.contestants import budget_bytes
 from benchmarks.common.shapes import SHAPES, Preloaded, configure, open_shape, preload
-from benchmarks.common.turns import CLOCK, first_turns, rows_of, take_turns, touched_rows
+from benchmarks.common.turns import CLOCK, agree, take_turns
 from benchmarks.cpu.contestants import Floor, OurRun, RivalRun, first_rows
 from benchmarks.cpu.parts import OurRows, RivalRows
 from benchmarks.cpu.plan import TORCH_LAYERS
@@ -89,14 +89,10 @@ def whole_step(
             made[name] = Floor(config, source)
         note(f"{name} is set up")
     comparable = [name for name in made if name in EXACT or getattr(made[name], "row_wise", False)]
-    precision = config.run.precision
-    checks = agree(made, comparable, source, cell.steps, precision, note)
-    note(f"{len(checks)} results compared")
+    checks = agree(made, comparable, source, cell.steps, partial(bounds_of, precision=config.run.precision), note)
     for name, contestant in made.items():
-        if (
-            isinstance(contestant, OurRun) and contestant.window_steps > 1
-        ):  # until rows are hot, and back to the same batch
-            contestant.warm(len(source), cell.steps)
+        if isinstance(contestant, OurRun) and contestant.window_steps > 1:
+            contestant.warm(len(source), cell.steps)  # until rows are hot, and back to the same batch
             note(f"{name}: {contestant.facts()}")
     if "floor split" in made and "hotline split" in made:
         made["floor split"].popular_ratio = made["hotline split"].popular_ratio
@@ -123,30 +119,16 @@ def embedding_part(
     absent = {name: why_absent(name) for name in cell.contestants if name in RIVALS and why_absent(name)}
     for name in cell.contestants:
         if name in RIVALS and name not in absent:
-            made[name] = RivalRows(
-                RIVALS[name][1](config, space, partial(first_rows, ours.runtime.store)), source, gradient
-            )
+            tables = RIVALS[name][1](config, space, partial(first_rows, ours.runtime.store))
+            made[name] = RivalRows(tables, source, gradient)
         note(f"{name} is set up" if name in made else f"{name} is absent")
-    checks = agree(made, list(made), source, cell.steps, "float32", note)
+    checks = agree(made, list(made), source, cell.steps, partial(bounds_of, precision="float32"), note)
     return finish(made, absent, checks, args, cell.steps)
 
 
-def agree(
-    made: dict[str, Any],
-    comparable: list[str],
-    source: Preloaded,
-    steps: int,
-    precision: str,
-    note: Note,
-) -> list[dict[str, Any]]:
-    touched = touched_rows(source.batches[:steps], RowSpace.of(source.tables, source.features))
-    first = rows_of(made[comparable[0]], touched) if comparable else []
-
-    def bounds_of(name: str) -> tuple[float, float, float]:
-        other = name in THEIR_DLRM or name.endswith((TORCH_LAYERS, " compiled"))  # compiled models multiply by torch
-        return OTHER_DENSE_BOUNDS if other else BOUNDS[precision]
-
-    return first_turns(made, comparable, touched, first, steps, bounds_of, note)
+def bounds_of(name: str, precision: str) -> tuple[float, float, float]:
+    other = name in THEIR_DLRM or name.endswith((TORCH_LAYERS, " compiled"))  # compiled models multiply by torch
+    return OTHER_DENSE_BOUNDS if other else BOUNDS[precision]
 
 
 def finish(

@@ -196,7 +196,8 @@ def measure(trial: Trial, group: TorchGroup) -> dict[str, Any]:
 
 
 def main() -> None:
-    trial = Trial.read(sys.argv[1])
+    values = json.loads(sys.argv[1])
+    trial = Trial(**{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})
     group = TorchGroup.join()
     found = measure(trial, group)
     if group.rank == 0:
