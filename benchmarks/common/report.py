@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks.common.results import bar, bar_rows, table_head
+from benchmarks.common.results import bar, bar_rows, interval_of, table
 from benchmarks.common.statistics import ratio_of_medians
 
 Found = dict[str, Any]
@@ -26,8 +26,8 @@ def ratio_bar(what: str, over: Any, under: Any, bound: float, at_least: bool, pa
 
 def bar_line(one: dict[str, Any]) -> str:
     sign, verdict = "≥" if one["at_least"] else "≤", "pass" if one["met"] else "FAIL"
-    interval = "-".join(f"{value:.4g}" for value in one.get("interval", []))
-    return f"{verdict}    {one['what']}: {one['figure']:.4g}{f' ({interval})' if interval else ''}, bar {sign} {one['bound']:g}"
+    interval = f" ({interval_of(one)})" if "interval" in one else ""
+    return f"{verdict}    {one['what']}: {one['figure']:.4g}{interval}, bar {sign} {one['bound']:g}"
 
 
 # What went wrong -----------------------------------------------------------------------------------------------------
@@ -112,13 +112,18 @@ def _table(result: dict[str, Any]) -> Iterator[str]:
     runs = result["runs"]
     base = next((run for run in BASES if run in runs), next(iter(runs), ""))
     stages = [stage for stage in STAGE_NAMES if any(stage in run["stages"] for run in runs.values())]
-    yield table_head(["run", "ms, median (mean)", f"of {base} (95 %)", *(f"{stage}, ms" for stage in stages), "what"])
-    for run, line in runs.items():
-        ratio = ratio_of_medians(line["seconds"], runs[base]["seconds"])
-        cells = [run, f"{1e3 * line['median']:.3f} ({1e3 * line['mean']:.3f})",
-                 "1" if run == base else f"{ratio['ratio']:.3f} ({ratio['low']:.3f}-{ratio['high']:.3f})"]  # fmt: skip
-        cells += [f"{1e3 * line['stages'][stage]:.3f}" if stage in line["stages"] else "" for stage in stages]
-        yield f"| {' | '.join(cells)} | {what(line['facts'])} |"
+    yield from table([_line(run, line, base, runs[base], stages) for run, line in runs.items()])
+
+
+def _line(run: str, line: dict[str, Any], base: str, of: dict[str, Any], stages: list[str]) -> dict[str, str]:
+    ratio = ratio_of_medians(line["seconds"], of["seconds"])
+    return {
+        "run": run,
+        "ms, median (mean)": f"{1e3 * line['median']:.3f} ({1e3 * line['mean']:.3f})",
+        f"of {base} (95 %)": "1" if run == base else f"{ratio['ratio']:.3f} ({ratio['low']:.3f}-{ratio['high']:.3f})",
+        **{f"{stage}, ms": f"{1e3 * line['stages'][stage]:.3f}" if stage in line["stages"] else "" for stage in stages},
+        "what": what(line["facts"]),
+    }
 
 
 BASES = ("floor", "all in memory", "ours")
