@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common.bench import Bench, Cell
-from benchmarks.gpu import members, plan, report, stand_ins
+from benchmarks.gpu import plan, report, stand_ins
 from benchmarks.gpu.unpack import MANIFEST, unpack
 
 NOT_SET_UP = 2
@@ -46,7 +46,7 @@ def options(line: argparse.ArgumentParser) -> None:
     line.add_argument("--rows", type=Path, nargs="+", metavar="RESULTS", help="print the rows of results.json files")
     line.add_argument("--serve-rival", metavar="NAME", help=argparse.SUPPRESS)
     line.add_argument("--reply-to", type=int, help=argparse.SUPPRESS)
-    line.add_argument("--compile", metavar="NAME", help=argparse.SUPPRESS)
+    line.add_argument("--compile", action="store_true", help=argparse.SUPPRESS)
     line.add_argument("--batches", type=int, help=argparse.SUPPRESS)
 
 
@@ -119,10 +119,12 @@ def main() -> int:
     if args.rehearse:
         os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported
     stand_ins.install()
-    if args.serve_rival or args.compile:
+    if args.serve_rival:
+        from benchmarks.gpu.members import serve_rival  # which loads torch and the package
+
         (cell,) = BENCH.chosen(args)
         assert isinstance(cell, plan.GpuCell)
-        return members.serve_rival(cell, args) if args.serve_rival else members.compile_for(cell, args)
+        return serve_rival(cell, args)
     return BENCH.main(args)
 
 

@@ -27,6 +27,7 @@ from benchmarks.gpu.shared_batches import taken
 PROMPT_SECONDS = 10.0
 """What any answer may take; steps may take `PATIENCE` times what they took before."""
 PATIENCE = 5
+WAITING = ("OMP_WAIT_POLICY", SPINS)
 UNKNOWN_SECONDS = 3600.0
 CLOSE_SECONDS = 0.1
 
@@ -41,14 +42,15 @@ class Apart(Process):
     It begins to set itself up at once, beside others; `wait` until it is ready before anything else is asked.
     """
 
-    def __init__(self, name: str, words: list[str], batches: int | None = None) -> None:
-        """`batches` is the descriptor of the memory in which `give` will say that they lie; None: it makes its own."""
+    def __init__(self, name: str, words: list[str], batches: int | None = None, spins: bool = True) -> None:
+        """`batches` is the descriptor of the memory in which `give` will say that they lie; None: it makes its own. `spins`:
+        whether its threads wait as by PyTorch's default, or as ours."""
         self.name, self.window_steps, self.steps = name, 1, 0
         self._step_seconds, self._closed = 0.0, False
         replies, write_end = os.pipe()
         shared = [] if batches is None else ["--batches", str(batches)]
         command = ["-m", "benchmarks.gpu", *words, "--serve-rival", name, "--reply-to", str(write_end), *shared]
-        environment = {key: value for key, value in os.environ.items() if key not in ("OMP_WAIT_POLICY", SPINS)}
+        environment = {key: value for key, value in os.environ.items() if not (spins and key in WAITING)}
         self._start(command, environment, cwd=ROOT, pass_fds=[write_end] if batches is None else [write_end, batches])
         os.close(write_end)
         self._answers = os.fdopen(replies)

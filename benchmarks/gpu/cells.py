@@ -11,7 +11,6 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +84,7 @@ def measured(cell: GpuCell, args: argparse.Namespace, context: Context) -> dict[
     if cell.kind == "warm":
         from benchmarks.gpu.compiling import compile_kernels
 
-        return compile_kernels(cell, args, context)
+        return compile_kernels(cell, args.words, context)
     kinds = {
         "steps": lambda: steps(cell, context),
         "tests": lambda: run_tests(context.where, context.deadline, context.note),
@@ -138,59 +137,37 @@ def comparison(cell: GpuCell, context: Context) -> dict[str, Any]:
     """Rivals begin first: they set themselves up in processes of their own while batches and our own runs are made."""
     left_out: dict[str, str] = {}
     shelf = Shelf() if cell.preloaded and context.apart else None
-    apart: dict[str, Apart] = {}
-    try:
-        for name in cell.contestants if context.apart else ():
-            of = Name.of(name, cell)
-            if of.policy not in RIVALS:
-                continue
-            if why_not := RIVAL_CLASSES[of.policy].why_not(context.where, config_of(cell, context, **of.settings)):
-                left_out[name] = why_not
-            else:
-                apart[name] = Apart(name, context.apart or [], shelf.descriptor if shelf else None)
-        source = source_of(cell, context)
-        if shelf is not None and isinstance(source, Preloaded):
-            source = handed_out(source, shelf, apart)
-        return taking_turns(cell, context, source, apart, left_out)
-    except BaseException:
-        for rival in apart.values():
-            rival.close()
-        raise
-
-
-def handed_out(source: Preloaded, shelf: Shelf, apart: dict[str, Apart]) -> Preloaded:
-    """The same batches, where rivals see them too."""
-    batches, contents = shelf.fill(list(source.batches))
-    for rival in apart.values():
-        rival.give(contents)
-    return Preloaded(source.origin, batches)
-
-
-def taking_turns(
-    cell: GpuCell, context: Context, source: Source, apart: dict[str, Apart], left_out: dict[str, str]
-) -> dict[str, Any]:
     makers: dict[str, Callable[[], Contestant] | Apart] = {}
-    for name in cell.contestants:
-        if name in apart:
-            makers[name] = apart[name]
-        elif name not in left_out:
-            make, why_not = maker(name, cell, context, source)
+    apart: list[Apart] = []
+    try:
+        for name in cell.contestants:
+            make, why_not = maker(name, cell, context, lambda: source)
             if why_not:
                 left_out[name] = why_not
+            elif context.apart and Name.of(name, cell).policy in RIVALS:
+                apart.append(Apart(name, context.apart, shelf.descriptor if shelf else None))
+                makers[name] = apart[-1]
             else:
                 makers[name] = make
-    of_all = {
-        "preloaded_batches": len(source) if isinstance(source, Preloaded) else 0,
-        "shape": about(cell, context, source),
-    }
+        source = source_of(cell, context)
+        if shelf is not None and isinstance(source, Preloaded):  # the same batches, where rivals see them too
+            batches, contents = shelf.fill(list(source.batches))
+            source = Preloaded(source.origin, batches)
+            for rival in apart:
+                rival.give(contents)
+        count = len(source) if isinstance(source, Preloaded) else 0
+        of_all = {"preloaded_batches": count, "shape": about(cell, context, source)}
 
-    def whole(result: dict[str, Any]) -> dict[str, Any]:
-        return {**result, "left_out": left_out | result["left_out"], **of_all}
+        def whole(result: dict[str, Any]) -> dict[str, Any]:
+            return {**result, "left_out": left_out | result["left_out"], **of_all}
 
-    def save(result: dict[str, Any]) -> None:
-        context.save(whole(result))
-
-    return whole(compare(makers, context.where, context.deadline, context.note, save))
+        return whole(
+            compare(makers, context.where, context.deadline, context.note, lambda result: context.save(whole(result)))
+        )
+    except BaseException:
+        for rival in apart:
+            rival.close()
+        raise
 
 
 def about(cell: GpuCell, context: Context, source: Source) -> dict[str, Any]:
@@ -232,28 +209,33 @@ class Name:
 
 
 def maker(
-    name: str, cell: GpuCell, context: Context, source: Source, **settings: Any
-) -> tuple[Callable[[], Contestant], str]:
+    name: str, cell: GpuCell, context: Context, source: Callable[[], Source], **settings: Any
+) -> tuple[Callable[..., Contestant], str]:
     """How a contestant is made in this process, with these settings besides its own, or why it cannot take part."""
     of = Name.of(name, cell)
     more = of.settings | settings
     if of.policy in RIVALS:
         rival, config = RIVAL_CLASSES[of.policy], config_of(cell, context, **more)
         cached = {"cached_ratio": cell.rows_ratio} if rival is FbgemmCaching else {}
-        return partial(rival, name, config, source, context.where, **cached), rival.why_not(context.where, config)
+        return lambda: rival(name, config, source(), context.where, **cached), rival.why_not(context.where, config)
     more["knobs.policy"] = of.policy
     if of.action:
         more["knobs.action"] = of.action
-    budget = None
-    if of.policy not in ("device_only", "hybrid"):
-        as_reckoned = config_of(cell, context, **{**more, "optimizer.embedding": cell.budget_rule or of.rule})
-        budget = budget_bytes(as_reckoned, source, cell.rows_ratio)
-    return partial(Ours, name, config_of(cell, context, **more), source, context.where, budget), ""
+
+    def ours(**named: Any) -> Contestant:
+        budget = None
+        if of.policy not in ("device_only", "hybrid"):
+            as_reckoned = config_of(cell, context, **{**more, "optimizer.embedding": cell.budget_rule or of.rule})
+            budget = budget_bytes(as_reckoned, source(), cell.rows_ratio)
+        return Ours(name, config_of(cell, context, **more), source(), context.where, budget, **named)
+
+    return ours, ""
 
 
 def make_rival(name: str, cell: GpuCell, context: Context) -> Contestant:
     """A rival in the process that was started for it."""
-    make, why_not = maker(name, cell, context, source_of(cell, context))
+    source = source_of(cell, context)
+    make, why_not = maker(name, cell, context, lambda: source)
     if why_not:
         raise RuntimeError(why_not)
     return make()
@@ -289,7 +271,7 @@ def one_by_one(
     for number, name in enumerate(cell.contestants):
         now = time.perf_counter()
         until = now + (context.deadline - now) / (len(cell.contestants) - number)
-        make, why_not = maker(name, cell, context, source)
+        make, why_not = maker(name, cell, context, lambda: source)
         if why_not:
             left_out[name] = why_not
             continue

@@ -196,8 +196,8 @@ def measure(trial: Trial, group: TorchGroup) -> dict[str, Any]:
 
 
 def main() -> None:
-    values = json.loads(sys.argv[1])
-    trial = Trial(**{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})
+    values: dict[str, Any] = json.loads(sys.argv[1])
+    trial = Trial(**{**values, "contestants": tuple(values["contestants"]), "settings": tuple(values["settings"])})
     group = TorchGroup.join()
     found = measure(trial, group)
     if group.rank == 0:

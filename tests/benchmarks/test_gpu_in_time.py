@@ -162,7 +162,7 @@ def test_kernels_are_compiled_in_processes_of_their_own_and_not_longer_than_ther
 
     def found(seconds: float) -> dict[str, Any]:
         context = cells.Context(HERE, time.perf_counter() + seconds, None, "", lambda _: None, lambda _: None)
-        return compiling.compile_kernels(cell, args, context)
+        return compiling.compile_kernels(cell, args.words, context)
 
     enough = found(240)
     assert (enough["compiled"], enough["left_out"]) == (1, {})
