@@ -21,9 +21,9 @@ from adaptive_rec.embedding.records import MicroBatch
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.runtime.assemble import assemble
 from benchmarks.common.contestants import Driven
+from benchmarks.common.rivals import Tables
 from benchmarks.common.shapes import Preloaded
 from benchmarks.common.turns import CLOCK, RoundAndRound, Turn
-from benchmarks.cpu.rivals import Tables
 
 STAGES = {
     "distinct rows": ("classify",),

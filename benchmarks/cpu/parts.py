@@ -13,10 +13,10 @@ from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.tree import Config
 from adaptive_rec.embedding.records import RowUpdate
 from adaptive_rec.runtime.assemble import assemble
+from benchmarks.common.rivals import Tables
 from benchmarks.common.shapes import Preloaded
 from benchmarks.common.turns import RoundAndRound, Turn
 from benchmarks.cpu.contestants import OfRival, rows_of_store
-from benchmarks.cpu.rivals import Tables
 
 
 class OurRows(RoundAndRound):

@@ -15,10 +15,10 @@ from adaptive_rec.config.tree import Config
 from adaptive_rec.dense.eager import DensePart
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.placement import RowSpace
+from benchmarks.common.rivals import TorchRec
 from benchmarks.common.shapes import Preloaded
 from benchmarks.common.turns import Turn
 from benchmarks.cpu.contestants import OfRival, dense_part, first_rows
-from benchmarks.cpu.rivals import TorchRec
 
 NAMES = {"TorchRec's DLRM": False, "TorchRec's DLRM compiled": True}
 """By its names: whether its dense modules run through torch.compile, as ours do where run.compile is set."""

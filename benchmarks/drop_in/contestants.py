@@ -18,11 +18,10 @@ from torch import Tensor, nn
 import adaptive_rec
 from adaptive_rec.config.tree import Config
 from adaptive_rec.placement import RowSpace
-from benchmarks.common.rivals import by_feature, sparse_optimizer
+from benchmarks.common.rivals import TorchRec, Weights, by_feature, sparse_optimizer
 from benchmarks.common.shapes import Preloaded
 from benchmarks.common.turns import Turn
 from benchmarks.cpu.contestants import dense_part
-from benchmarks.cpu.rivals import TorchRec, Weights
 from examples.jagged import KeyedJaggedTensor  # type: ignore[attr-defined]
 
 Item = tuple[Tensor, Any, Tensor]

@@ -257,7 +257,7 @@ for rule, names in json.loads(sys.argv[1]):
         rival = RIVAL_CLASSES[name](name, config, source, here, **({"cached_ratio": 0.1} if name == "fbgemm" else {}))
         rival.drive(20)
         for table in range(4):
-            rows, began = ours.runtime.store.contents.export(table)[0], rival.weights(table).numpy()
+            rows, began = ours.runtime.store.contents.export(table)[0], rival.weights(table)
             moved = np.abs(rows - began).max()
             print(rule, name, moved > 1e-3 and np.abs(rows - rival.rows(table).numpy()).max() < 1e-3 * moved)
         rival.close()
