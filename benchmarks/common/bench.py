@@ -26,7 +26,7 @@ from benchmarks.common.command import facts_of_call, parser
 from benchmarks.common.results import earlier, explain, say, write
 
 CLOSING_SECONDS = 10
-"""Of a bench's time, what is kept for its report. A cell is not begun where less is left for it."""
+"""Of a bench's time, what is kept for its report."""
 GRACE = 0.2
 """Share of a cell's time that is left when it begins no further round."""
 LOOK_SECONDS = 1.0
@@ -84,6 +84,8 @@ class Bench:
     """Adds what else its command line takes."""
     rehearsals: tuple[str, ...] = ("tiny",)
     """The ways in which it can be rehearsed."""
+    least_seconds: float = CLOSING_SECONDS
+    """A cell is not begun where less is left for it."""
     late: str = "absent"
     """What a cell is whose process was stopped before it had written anything: `absent`, or an `error`."""
 
@@ -195,17 +197,9 @@ class Bench:
         weights = [1 + len(cell.contestants) for cell in cells]
         return max(0.0, left * min(1.0, 2 * weights[0] / sum(weights)))
 
-    def begins(self, limit: float) -> bool:
-        """Whether a cell is begun that may take so many seconds."""
-        return limit >= CLOSING_SECONDS
-
-    def working_seconds(self, limit: float) -> float:
-        """Return the part of a cell's time in which it begins something."""
-        return (1 - GRACE) * limit
-
-    def grace_seconds(self, args: argparse.Namespace) -> float:
-        """Return by how much a cell may outrun its time before its process is ended."""
-        return 0.0
+    def ends(self, limit: float, args: argparse.Namespace) -> tuple[float, float]:
+        """Return the seconds after which a cell begins nothing more, and those after which its process is ended."""
+        return (1 - GRACE) * limit, limit
 
     # A cell ----------------------------------------------------------------------------------------------------------
 
@@ -249,14 +243,14 @@ class Bench:
         """Measure a cell in a process of its own, whose memory ends with it. A process that has not ended by itself after `limit`
         seconds is ended; what it has written by then counts. `save` is given what it has written so far, now and then."""
         path, began = path_of(cell, args), time.perf_counter()
-        if not self.begins(limit):
+        if limit < self.least_seconds:
             return {"cell": asdict(cell), "absent": f"no time was left of {self.total_seconds(args):.0f} s"}
         path.unlink(missing_ok=True)
-        ends = began + self.working_seconds(limit)
-        words = [*args.words, "--cell", cell.name, "--out", str(args.out), "--ends", repr(ends)]
+        works, ends = self.ends(limit, args)
+        words = [*args.words, "--cell", cell.name, "--out", str(args.out), "--ends", repr(began + works)]
         child = subprocess.Popen([sys.executable, "-m", self.module, *words], cwd=machine.ROOT, env=self.environment(cell))
         try:
-            status = wait(child, began + limit + self.grace_seconds(args), path, save)
+            status = wait(child, began + ends, path, save)
             kind, why = "error", f"its process left no result, exit status {status}"
         except subprocess.TimeoutExpired:
             status = None

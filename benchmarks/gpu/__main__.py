@@ -75,14 +75,8 @@ class GpuBench(Bench):
     def limit_of(self, args: argparse.Namespace, elapsed: float, cells: Sequence[Cell]) -> float:
         return plan.share(cells, self.total_seconds(args) - elapsed - CLOSE_SECONDS, stretches=not args.all)
 
-    def begins(self, limit: float) -> bool:
-        return limit > 0
-
-    def working_seconds(self, limit: float) -> float:
-        return limit - CLOSE_SECONDS
-
-    def grace_seconds(self, args: argparse.Namespace) -> float:
-        return 120.0 if args.all else GRACE_SECONDS
+    def ends(self, limit: float, args: argparse.Namespace) -> tuple[float, float]:
+        return limit - CLOSE_SECONDS, limit + (120.0 if args.all else GRACE_SECONDS)
 
     def environment(self, cell: Cell) -> dict[str, str]:
         assert isinstance(cell, plan.GpuCell)
@@ -99,7 +93,7 @@ class GpuBench(Bench):
 
 BENCH = GpuBench(
     "gpu", __doc__, plan.FIRST, plan.rehearsed, bars=report.bars, rounds=0, options=options,
-    rehearsals=("fake", "cpu"), late="error",
+    rehearsals=("fake", "cpu"), late="error", least_seconds=1.0,
 )  # fmt: skip
 
 
