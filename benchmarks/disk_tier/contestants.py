@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,28 +19,7 @@ from benchmarks.common.contestants import Driven
 from benchmarks.common.shapes import SHAPES, configure
 from benchmarks.disk_tier.first_rows import first_rows, sync_files
 from benchmarks.disk_tier.plan import ADVISED, BAGS, IN_MEMORY, RIVALS, ROCKS, Setup
-from benchmarks.disk_tier.rivals import MappedArrays, MappedBags
-
-
-class Contestant(Protocol):
-    """One of those who take turns."""
-
-    def drive(self, steps: int) -> int | None:
-        """Make so many steps, with all that they leave to other threads."""
-
-    def counters(self) -> dict[str, float]:
-        """Return totals that only grow: `loss_sum` and `samples` at least."""
-
-    def facts(self) -> dict[str, Any]:
-        """Return what there is to know besides."""
-
-    def settle(self) -> None:
-        """Have its rows on the disk, outside of the clock, so that the next one finds the disk idle."""
-
-    def rows(self, table: int, ids: NDArray[np.int64]) -> NDArray[Any]:
-        """Return some rows of a table."""
-
-    def close(self) -> None: ...
+from benchmarks.disk_tier.rivals import MappedArrays, MappedBags, Rival
 
 
 def configured(setup: Setup) -> Config:
@@ -55,20 +34,6 @@ def rows_bytes(config: Config, source: Source) -> int:
     """Return the bytes of all rows and their optimizer state."""
     space = RowSpace.of(source.tables, source.features)
     return all_rows_bytes(space, row_bytes(space, RowRule.of(config.optimizer), np.dtype(np.float32).itemsize, False))
-
-
-def build(setup: Setup, source: Source, config: Config) -> Contestant:
-    """Build a contestant, all its rows on the disk where it has one."""
-    memory_bytes = int(setup.rows_ratio * rows_bytes(config, source))
-    if setup.name not in RIVALS:
-        return Ours(config, source, None if setup.name == IN_MEMORY else Path(setup.folder), memory_bytes)
-    folder = Path(setup.folder)
-    if setup.name == ROCKS:
-        from benchmarks.disk_tier.rocks import RocksRows
-
-        return RocksRows(config, source, folder, memory_bytes)
-    kind = MappedBags if setup.name.startswith(BAGS) else MappedArrays
-    return kind(config, source, folder, setup.name.endswith(ADVISED))
 
 
 class Ours(Driven):
@@ -124,3 +89,20 @@ class Ours(Driven):
     def rows(self, table: int, ids: NDArray[np.int64]) -> NDArray[Any]:
         found: NDArray[Any] = self.runtime.store.contents.export(table)[0][ids]
         return found
+
+
+Contestant = Ours | Rival
+
+
+def build(setup: Setup, source: Source, config: Config) -> Contestant:
+    """Build a contestant, all its rows on the disk where it has one."""
+    memory_bytes = int(setup.rows_ratio * rows_bytes(config, source))
+    if setup.name not in RIVALS:
+        return Ours(config, source, None if setup.name == IN_MEMORY else Path(setup.folder), memory_bytes)
+    folder = Path(setup.folder)
+    if setup.name == ROCKS:
+        from benchmarks.disk_tier.rocks import RocksRows
+
+        return RocksRows(config, source, folder, memory_bytes)
+    kind = MappedBags if setup.name.startswith(BAGS) else MappedArrays
+    return kind(config, source, folder, setup.name.endswith(ADVISED))

@@ -78,6 +78,7 @@ class Rival(ABC):
     # A step ----------------------------------------------------------------------------------------------------------
 
     def drive(self, steps: int) -> None:
+        """Make so many steps, with all that they leave to other threads."""
         for _ in range(steps):
             self._step(*self._loader.take())
         self._loader.settle()
@@ -105,6 +106,7 @@ class Rival(ABC):
         return {}
 
     def settle(self) -> None:
+        """Have its rows on the disk, outside of the clock, so that the next one finds the disk idle."""
         sync_files(self.folder)
 
     def close(self) -> None:
