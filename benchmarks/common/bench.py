@@ -22,6 +22,7 @@ from typing import Any
 
 from adaptive_rec.system.openmp import SPINS, wait_briefly
 from benchmarks.common import machine, picture, report
+from benchmarks.common.cell import Absent, Cell
 from benchmarks.common.command import facts_of_call, parser
 from benchmarks.common.results import earlier, explain, say, write
 
@@ -32,33 +33,6 @@ GRACE = 0.2
 LOOK_SECONDS = 1.0
 """Between two looks at what a cell has written."""
 Save = Callable[[dict[str, Any]], None]
-
-
-class Absent(Exception):
-    """Something that a cell needs is missing; the message names it."""
-
-
-@dataclass(frozen=True)
-class Cell:
-    """Contestants that take turns on the same batches."""
-
-    name: str
-    about: str = ""
-    contestants: tuple[str, ...] = ()
-    kind: str = "step"
-    """What a turn is, where a bench has several kinds of cells."""
-    shape: str = "kaggle"
-    settings: tuple[str, ...] = ()
-    steps: int = 2
-    """Steps of a turn."""
-    batches: int = 100
-    """The number of batches; they are used round and round."""
-    data: str = ""
-    """The click log whose samples are trained; empty: synthetic ones."""
-    rows_ratio: float = 0.05
-    """Share of all rows that fits the hot tier, or memory."""
-    briefly: bool = True
-    """Whether OpenMP's threads wait briefly, as under our command line, or as by default, as for users of rivals."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import torch
 from adaptive_rec.config.tree import Config
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.placement import RowSpace
-from benchmarks.common.bench import Absent, Cell
+from benchmarks.common.cell import Absent, Cell
 from benchmarks.common.command import data_folder
 from benchmarks.common.contestants import budget_bytes
 from benchmarks.common.rivals import Tables

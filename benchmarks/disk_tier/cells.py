@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.bench import Absent, Cell
+from benchmarks.common.cell import Absent, Cell
 from benchmarks.common.command import ROOT
 from benchmarks.common.process import Process
 from benchmarks.common.turns import Turn, take_turns

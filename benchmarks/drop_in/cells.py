@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from benchmarks.common.bench import Cell
+from benchmarks.common.cell import Cell
 from benchmarks.common.contestants import budget_bytes
 from benchmarks.common.shapes import SHAPES, configure, open_shape, preload
 from benchmarks.common.turns import agree

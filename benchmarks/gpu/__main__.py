@@ -24,7 +24,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.bench import Bench, Cell
+from benchmarks.common.bench import Bench
+from benchmarks.common.cell import Cell
 from benchmarks.gpu import plan, report, stand_ins
 from benchmarks.gpu.unpack import MANIFEST, unpack
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from benchmarks.common.bench import Cell
+from benchmarks.common.cell import Cell
 
 
 @dataclass(frozen=True)

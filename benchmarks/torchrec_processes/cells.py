@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.bench import Cell
+from benchmarks.common.cell import Cell
 from benchmarks.torchrec_processes.network import LOOPBACK, network, start_ranks
 from benchmarks.torchrec_processes.trial import (
     DEALT,

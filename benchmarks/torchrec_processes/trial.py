@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from benchmarks.common.bench import Cell
+from benchmarks.common.cell import Cell
 
 OURS, DENSE = "ours", "dense gradients alone"
 DEALT = "ours, all rows dealt out"

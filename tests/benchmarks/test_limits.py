@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from benchmarks.common import turns
-from benchmarks.common.bench import CLOSING_SECONDS, Bench, Cell
+from benchmarks.common.bench import CLOSING_SECONDS, Bench
+from benchmarks.common.cell import Cell
 from benchmarks.common.report import absences, failures
 from benchmarks.common.turns import Turn
 from benchmarks.cpu.__main__ import BENCH
