@@ -69,20 +69,22 @@ def line(name: str, cell: dict[str, Any]) -> str:
 def rows(results: dict[str, Any]) -> str:
     """Markdown of everything measured."""
     about, found = results["about"], results["cells"]
-    parts = [*_heading(about), *(bar_rows(results["bars"]) if results["bars"] else []), ""]
+    parts = [*heading(about), *(bar_rows(results["bars"]) if results["bars"] else []), ""]
     for name, cell in found.items():
         parts += [*_cell_rows(name, cell), ""]
     return "\n".join(parts)
 
 
-def _heading(about: dict[str, Any]) -> Iterator[str]:
+def heading(about: dict[str, Any]) -> Iterator[str]:
+    """What was run, when, and on which machine."""
     if "versions" not in about:  # no cell has ended yet that looked at the machine
         return
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     if about["rehearsal"]:
         yield "**A rehearsal on tiny shapes: no figure of anything.**\n"
+    gpu = f"{about['gpu']} ({about['gpu_bytes'] / 2**30:.0f} GiB, driver {about['driver']}), " if "gpu" in about else ""
     yield (
-        f"`{about['command']}`, {about['date']}, commit {about['commit']}, {about['seconds']:.0f} s. {about['processor']}, "
+        f"`{about['command']}`, {about['date']}, commit {about['commit']}, {about['seconds']:.0f} s. {gpu}{about['processor']}, "
         f"{about['cores']} cores, {about['host_bytes'] / 2**30:.0f} GiB. {versions}.\n"
     )
 

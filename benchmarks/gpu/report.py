@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from benchmarks.common.report import heading
 from benchmarks.common.results import bar, bar_rows, table
 from benchmarks.gpu.plan import RARELY
 
@@ -29,7 +30,7 @@ def rows(results: dict[str, Any]) -> str:
         raise NoFigure("no rows: the tests that need a GPU were not run, or not to their end")
     if not tests["passed"]:
         raise NoFigure(f"no rows: tests failed: {'; '.join(list(tests['failed'])[:5]) or 'pytest could not run'}")
-    parts = [heading(about), *bar_rows(bars(cells)), ""]
+    parts = [*heading(about), *bar_rows(bars(cells)), ""]
     kinds: dict[str, Callable[[dict[str, Any]], Iterator[str]]] = {
         "tests": tests_rows, "steps": steps_rows, "ceilings": ceiling_rows, "timeline": timeline_rows, "memory": memory_rows,
         "comparison": lambda result: comparison_rows(cell["cell"], result, cells),
@@ -61,15 +62,6 @@ def joined(several: list[dict[str, Any]]) -> dict[str, Any]:
         "seconds": sum(results["about"]["seconds"] for results in several),
     }
     return {"about": about, "cells": cells}
-
-
-def heading(about: dict[str, Any]) -> str:
-    machine = f"{about['gpu']} ({about['gpu_bytes'] / 2**30:.0f} GiB, driver {about['driver']}), {about['cores']} cores"
-    versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
-    return (
-        f"`{about['command']}`, {about['date']}, {about['seconds']:.0f} s. {machine}, {about['processor']}, "
-        f"{about['host_bytes'] / 2**30:.0f} GiB. {versions}.\n"
-    )
 
 
 # Bars ----------------------------------------------------------------------------------------------------------------
