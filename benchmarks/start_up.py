@@ -7,7 +7,6 @@ a run that the other checkout has trained.
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import statistics
@@ -19,7 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-HERE = Path(__file__).parents[1]
+from benchmarks.common.command import ROOT, parser
+
 COMMANDS = {
     "train": ["train", "--set", "knobs.report_every=1"],
     "train slipstream": ["train", "--policy", "slipstream", "--set", "knobs.report_every=1"],
@@ -30,13 +30,13 @@ Seconds = tuple[float, float]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("before", type=Path, help="a worktree of the other commit")
-    parser.add_argument("--turns", type=int, default=10)
-    parser.add_argument("--only", choices=COMMANDS, action="append")
-    args = parser.parse_args()
+    line = parser(__doc__, "benchmarks.start_up")
+    line.add_argument("before", type=Path, help="a worktree of the other commit")
+    line.add_argument("--turns", type=int, default=10)
+    line.add_argument("--only", choices=COMMANDS, action="append")
+    args = line.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        folder, checkouts = Path(name), (args.before.resolve(), HERE)
+        folder, checkouts = Path(name), (args.before.resolve(), ROOT)
         write_clicks(folder / "ads.csv", 24_000)
         write_clicks(folder / "new.csv", 4_000)
         started(checkouts[0], folder, ["train", "--data", "ads.csv", "--label", "clicked", "--out", "run"], "")

@@ -92,28 +92,40 @@ def budget_bytes(config: Config, source: Source, rows_ratio: float) -> int:
     return int(rows_ratio * all_rows_bytes(space, sizes))
 
 
+TURN = Event(0, "turn", "it may end here")
+
+
 class Driven:
     """A training run, driven through `Runtime.run` as the command line does."""
 
     def __init__(
-        self,
-        config: Config,
-        source: Source,
-        streams: Any,
-        budget_bytes: int | None,
-        times: StageTimes | None = None,
-    ) -> None:
-        """Without a budget the policy has what it wants. `streams` and `times` are given to `assemble`."""
+        self, config: Config, source: Source, streams: Any, budget_bytes: int | None, times: StageTimes | None = None,
+        **more: Any,
+    ) -> None:  # fmt: skip
+        """Without a budget the policy has what it wants. `streams` and `more` are given to `assemble`."""
         if budget_bytes is not None:
             # One reclassification may fill the budget: how long filling takes is no figure of these benchmarks.
             moved = max(config.knobs.max_moved_bytes, budget_bytes)
             knobs = config.knobs.changed({"hot_budget_bytes": budget_bytes, "max_moved_bytes": moved})
             config = config.model_copy(update={"knobs": knobs})
-        self.runtime = assemble(config, source=source, streams=streams, options=RunOptions(times=times))
-        _touch_state(self.runtime.store)
+        more.setdefault("options", RunOptions(times=times))
+        self.runtime = assemble(config, source=source, streams=streams, **more)
+        if more["options"].rows is None:
+            _touch_state(self.runtime.store)
         self.window_steps = config.knobs.reclassify_every if self.runtime.policy.tracks_popularity else 1
         self._trial: Event | None = None
+        self._exactly = False
         self._reports: Iterator[Any] = self.runtime.run()
+
+    def end_turns_exactly(self) -> None:
+        """Have turns end with the step that is asked for, after all that lies between it and the next one."""
+        boundary, self._exactly = self.runtime.boundary, True
+
+        def stopping() -> Iterator[Any]:
+            yield from boundary()
+            yield TURN
+
+        self.runtime.boundary = stopping  # type: ignore[method-assign]
 
     @property
     def steps(self) -> int:
@@ -121,12 +133,18 @@ class Driven:
 
     def drive(self, steps: int) -> int:
         """Up to the first report after so many steps. The device may be some steps behind then."""
-        began = self.steps
-        while self.steps < began + steps:
+        began, report = self.steps, None
+        while self.steps < began + steps or (self._exactly and report is not TURN):
             report = next(self._reports)
             if isinstance(report, Event) and report.kind == "split":
                 self._trial = report
         return self.steps - began
+
+    def finish(self) -> None:
+        """Wait until what the run works ahead, and counts behind, is done."""
+        assert self.runtime.pipeline is not None
+        self.runtime.pipeline.settle()
+        self.runtime.observer.settle()
 
     def close(self) -> None:
         close = getattr(self._reports, "close", None)

@@ -14,7 +14,7 @@ from typing import Any
 from adaptive_rec.system.processor import processor
 from benchmarks.common.command import ROOT as ROOT
 
-NOT_MEASURING = ("__main__.py", "conduct.py", "plan.py", "picture.py", "report.py", "results.py")
+NOT_MEASURING = ("__main__.py", "plan.py", "picture.py", "report.py", "results.py")
 """Files of the benchmarks that no figure depends on. Of the plan a result keeps its own cell."""
 
 LIBRARIES = (

@@ -19,7 +19,8 @@ WHOLE, OTHERS = "#1f6feb", "#8d99a6"
 
 def draw(title: str, panels: tuple[tuple[str, str], ...], results: dict[str, Any]) -> str:
     """Return an SVG of the cells that were measured; empty where none of them was."""
-    cells = {name: cell["result"]["runs"] for name, cell in results["cells"].items() if "result" in cell}
+    named = dict(panels)
+    cells = {name: cell["result"]["runs"] for name, cell in results["cells"].items() if name in named and "result" in cell}
     about = results["about"]
     told = f"{about['processor']}, {about['cores']} cores, {about['date']}" if about.get("versions") else ""
     told = f"REHEARSAL, NO FIGURE - {told}" if about.get("rehearsal") else told

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks.common.results import bar, bar_rows, table_head
+from benchmarks.common.results import bar, bar_rows, interval_of, table
 from benchmarks.common.statistics import ratio_of_medians
 
 Found = dict[str, Any]
@@ -26,8 +26,8 @@ def ratio_bar(what: str, over: Any, under: Any, bound: float, at_least: bool, pa
 
 def bar_line(one: dict[str, Any]) -> str:
     sign, verdict = "≥" if one["at_least"] else "≤", "pass" if one["met"] else "FAIL"
-    interval = "-".join(f"{value:.4g}" for value in one.get("interval", []))
-    return f"{verdict}    {one['what']}: {one['figure']:.4g}{f' ({interval})' if interval else ''}, bar {sign} {one['bound']:g}"
+    interval = f" ({interval_of(one)})" if "interval" in one else ""
+    return f"{verdict}    {one['what']}: {one['figure']:.4g}{interval}, bar {sign} {one['bound']:g}"
 
 
 # What went wrong -----------------------------------------------------------------------------------------------------
@@ -40,7 +40,10 @@ def absences(cell: dict[str, Any]) -> dict[str, str]:
 
 
 def failures(found: Found) -> list[str]:
-    wrong = [name for name, cell in found.items() if "error" in cell]
+    """Cells that fell or were cut short, contestants that fell, and results that disagree."""
+    wrong = [name for name, cell in found.items() if "error" in cell or cell.get("result", {}).get("passed") is False]
+    wrong += [f"{name}: cut short" for name, cell in found.items() if "cut_short" in cell]
+    wrong += [f"{name}: {run}" for name, cell in found.items() for run in cell.get("result", {}).get("failed", {})]
     disagree = [
         f"{name} disagrees ({check['check']})"
         for name, cell in found.items() for check in cell.get("result", {}).get("checks", []) if not check["passed"]
@@ -66,20 +69,22 @@ def line(name: str, cell: dict[str, Any]) -> str:
 def rows(results: dict[str, Any]) -> str:
     """Markdown of everything measured."""
     about, found = results["about"], results["cells"]
-    parts = [*_heading(about), *(bar_rows(results["bars"]) if results["bars"] else []), ""]
+    parts = [*heading(about), *(bar_rows(results["bars"]) if results["bars"] else []), ""]
     for name, cell in found.items():
         parts += [*_cell_rows(name, cell), ""]
     return "\n".join(parts)
 
 
-def _heading(about: dict[str, Any]) -> Iterator[str]:
+def heading(about: dict[str, Any]) -> Iterator[str]:
+    """What was run, when, and on which machine."""
     if "versions" not in about:  # no cell has ended yet that looked at the machine
         return
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     if about["rehearsal"]:
         yield "**A rehearsal on tiny shapes: no figure of anything.**\n"
+    gpu = f"{about['gpu']} ({about['gpu_bytes'] / 2**30:.0f} GiB, driver {about['driver']}), " if "gpu" in about else ""
     yield (
-        f"`{about['command']}`, {about['date']}, commit {about['commit']}, {about['seconds']:.0f} s. {about['processor']}, "
+        f"`{about['command']}`, {about['date']}, commit {about['commit']}, {about['seconds']:.0f} s. {gpu}{about['processor']}, "
         f"{about['cores']} cores, {about['host_bytes'] / 2**30:.0f} GiB. {versions}.\n"
     )
 
@@ -109,13 +114,18 @@ def _table(result: dict[str, Any]) -> Iterator[str]:
     runs = result["runs"]
     base = next((run for run in BASES if run in runs), next(iter(runs), ""))
     stages = [stage for stage in STAGE_NAMES if any(stage in run["stages"] for run in runs.values())]
-    yield table_head(["run", "ms, median (mean)", f"of {base} (95 %)", *(f"{stage}, ms" for stage in stages), "what"])
-    for run, line in runs.items():
-        ratio = ratio_of_medians(line["seconds"], runs[base]["seconds"])
-        cells = [run, f"{1e3 * line['median']:.3f} ({1e3 * line['mean']:.3f})",
-                 "1" if run == base else f"{ratio['ratio']:.3f} ({ratio['low']:.3f}-{ratio['high']:.3f})"]  # fmt: skip
-        cells += [f"{1e3 * line['stages'][stage]:.3f}" if stage in line["stages"] else "" for stage in stages]
-        yield f"| {' | '.join(cells)} | {what(line['facts'])} |"
+    yield from table([_line(run, line, base, runs[base], stages) for run, line in runs.items()])
+
+
+def _line(run: str, line: dict[str, Any], base: str, of: dict[str, Any], stages: list[str]) -> dict[str, str]:
+    ratio = ratio_of_medians(line["seconds"], of["seconds"])
+    return {
+        "run": run,
+        "ms, median (mean)": f"{1e3 * line['median']:.3f} ({1e3 * line['mean']:.3f})",
+        f"of {base} (95 %)": "1" if run == base else f"{ratio['ratio']:.3f} ({ratio['low']:.3f}-{ratio['high']:.3f})",
+        **{f"{stage}, ms": f"{1e3 * line['stages'][stage]:.3f}" if stage in line["stages"] else "" for stage in stages},
+        "what": what(line["facts"]),
+    }
 
 
 BASES = ("floor", "all in memory", "ours")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,17 +45,24 @@ def bar(what: str, figure: float, bound: float, at_least: bool, interval: list[f
     return held if interval is None else {**held, "interval": interval}
 
 
-def table_head(names: list[str]) -> str:
-    """Return the first two lines of a Markdown table."""
-    return f"| {' | '.join(names)} |\n" + "|---" * len(names) + "|"
+def table(lines: Sequence[dict[str, str]]) -> Iterator[str]:
+    """Yield a Markdown table of lines, whose cells stand under their names."""
+    for names in lines[:1]:
+        yield f"| {' | '.join(names)} |\n" + "|---" * len(names) + "|"
+    for line in lines:
+        yield f"| {' | '.join(line.values())} |"
+
+
+def interval_of(bar: dict[str, Any]) -> str:
+    return "-".join(f"{value:.4g}" for value in bar.get("interval", []))
 
 
 def bar_rows(found: list[dict[str, Any]]) -> Iterator[str]:
     """A Markdown table, with a column of intervals where there are any."""
     intervals = any("interval" in bar for bar in found)
-    yield table_head(["bar", "figure", *(["95 %"] if intervals else []), "bound", "met"])
-    for one in found:
-        sign = "≥" if one["at_least"] else "≤"
-        low_high = "-".join(f"{value:.4g}" for value in one.get("interval", []))
-        middle = f"{one['figure']:.4g} | {low_high}" if intervals else f"{one['figure']:.4g}"
-        yield f"| {one['what']} | {middle} | {sign} {one['bound']:g} | {'yes' if one['met'] else '**no**'} |"
+    yield from table([
+        {
+            "bar": bar["what"], "figure": f"{bar['figure']:.4g}", **({"95 %": interval_of(bar)} if intervals else {}),
+            "bound": f"{'≥' if bar['at_least'] else '≤'} {bar['bound']:g}", "met": "yes" if bar["met"] else "**no**",
+        } for bar in found
+    ])  # fmt: skip

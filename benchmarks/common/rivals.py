@@ -1,21 +1,31 @@
-"""What rivals on the GPU and on the CPU share: batches in their form, update rules by their names, and how tables are made."""
+"""The tables of others, on a CPU or a GPU: torch's own bags with sparse gradients, FBGEMM's table-batched embeddings, TorchRec.
+
+Each reads pooled vectors from a batch in its own form, made before the clock runs, and updates its rows from their gradients.
+"""
 
 from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from adaptive_rec.batch import Batch
 from adaptive_rec.classify import expand_ranges
 from adaptive_rec.config.tree import Config
 from adaptive_rec.placement import RowSpace
+
+CPU = torch.device("cpu")
+
+Weights = Callable[[int], NDArray[Any]]
+"""The rows (R, D) that a table begins with: those of our run."""
 
 FBGEMM_RULES = {
     "sgd": "EXACT_SGD",
@@ -120,7 +130,118 @@ def torchrec_collection(config: Config, space: RowSpace, device: torch.device) -
     )
 
 
-def torchrec_rows(collection: Any, table: int) -> Tensor:
-    """Return all rows of a table; writing to it sets them."""
-    weight: Tensor = collection.state_dict()[f"embedding_bags.t{table}.weight"].detach()
-    return weight
+class Tables(ABC):
+    """All tables of a rival, feature i reading table i."""
+
+    about = ""
+    row_wise = True
+    """Whether it makes the same updates as our run, so that its rows can be compared."""
+
+    @abstractmethod
+    def prepare(self, batch: Batch) -> Any: ...
+
+    @abstractmethod
+    def read(self, prepared: Any) -> Tensor:
+        """Pooled vectors (B, T * D), in a graph of autograd."""
+
+    def update(self, pooled: Tensor, gradient: Tensor) -> None:
+        pooled.backward(gradient)
+
+    @abstractmethod
+    def weight(self, table: int) -> Tensor:
+        """All rows (R, D) of a table; writing to it sets them."""
+
+    def rows(self, table: int, ids: NDArray[np.int64]) -> NDArray[Any]:
+        found: NDArray[Any] = self.weight(table)[torch.from_numpy(ids)].float().numpy()
+        return found
+
+    def begin_with(self, weights: Weights, tables: int) -> None:
+        for table in range(tables):
+            self.weight(table).copy_(torch.from_numpy(weights(table)))
+
+
+class TorchSparse(Tables):
+    """`nn.EmbeddingBag(sparse=True)` for each table, with one of torch's sparse optimizers: it has no row-wise Adagrad."""
+
+    row_wise = False
+
+    def __init__(
+        self, config: Config, space: RowSpace, weights: Weights, rule: str = "", device: torch.device = CPU
+    ) -> None:
+        """`rule`: an update rule instead of the configuration's."""
+        self._features = len(space.features)
+        own = (np.require(weights(table), requirements="O") for table in range(len(space.tables)))  # no view of a run's
+        self.bags = [torch_bag(torch.from_numpy(rows_RD).to(device)) for rows_RD in own]
+        options = config.optimizer.model_copy(update={"embedding": rule or config.optimizer.embedding})
+        parameters = [bag.weight for bag in self.bags]
+        self.optimizer, note = sparse_optimizer(config.model_copy(update={"optimizer": options}), parameters)
+        self.about = f"nn.EmbeddingBag(sparse=True) for each table, {note}"
+
+    def prepare(self, batch: Batch) -> Any:
+        found = by_feature(batch, self._features, pin=False)
+        return list(zip(self.bags, found.ids_F, found.offsets_F, strict=True))
+
+    def read(self, prepared: Any) -> Tensor:
+        return torch.cat([bag(ids, offsets) for bag, ids, offsets in prepared], dim=1)
+
+    def update(self, pooled: Tensor, gradient: Tensor) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+        pooled.backward(gradient)
+        self.optimizer.step()
+
+    def weight(self, table: int) -> Tensor:
+        return self.bags[table].weight.detach()
+
+
+class Fbgemm(Tables):
+    """SplitTableBatchedEmbeddingBagsCodegen; its backward pass updates the rows."""
+
+    def __init__(
+        self, config: Config, space: RowSpace, weights: Weights, rows_type: str = "FP32", output_type: str = "FP32",
+        device: torch.device = CPU, place: str = "HOST", **options: Any,
+    ) -> None:  # fmt: skip
+        from fbgemm_gpu.split_embedding_configs import SparseType
+
+        self._features = len(space.features)
+        types = {"weights_precision": getattr(SparseType, rows_type), "output_dtype": getattr(SparseType, output_type)}
+        self.tables = fbgemm_tables(config, space, device, place, **types, **options)
+        self.begin_with(weights, len(space.tables))
+        self.row_wise = (rows_type, output_type) == ("FP32", "FP32")
+        rule = FBGEMM_RULES[config.optimizer.embedding]
+        self.about = f"SplitTableBatchedEmbeddingBagsCodegen, {place}, {rule}, rows {rows_type}, output {output_type}"
+
+    def prepare(self, batch: Batch) -> Any:
+        return joint(by_feature(batch, self._features, pin=False))
+
+    def read(self, prepared: Any) -> Tensor:
+        pooled: Tensor = self.tables(*prepared)
+        return pooled
+
+    def weight(self, table: int) -> Tensor:
+        weight: Tensor = self.tables.split_embedding_weights()[table].detach()
+        return weight
+
+
+class TorchRec(Tables):
+    """FusedEmbeddingBagCollection: keyed jagged tensors in, keyed tensors out, FBGEMM's table-batched embeddings inside."""
+
+    def __init__(self, config: Config, space: RowSpace, weights: Weights, device: torch.device = CPU) -> None:
+        self.collection = torchrec_collection(config, space, device)
+        self._keys = [feature.name for feature in space.features]
+        self.begin_with(weights, len(space.tables))
+        inside = type(self.collection._emb_modules[0]._emb_module).__name__
+        self.about = f"FusedEmbeddingBagCollection, HOST, RowWiseAdagrad: runs {inside} in float32"
+
+    def weight(self, table: int) -> Tensor:
+        weight: Tensor = self.collection.state_dict()[f"embedding_bags.t{table}.weight"].detach()
+        return weight
+
+    def prepare(self, batch: Batch) -> Any:
+        import torchrec
+
+        values, offsets = joint(by_feature(batch, len(self._keys), pin=False))
+        return torchrec.KeyedJaggedTensor.from_offsets_sync(keys=self._keys, values=values, offsets=offsets)
+
+    def read(self, prepared: Any) -> Tensor:
+        pooled: Tensor = self.collection(prepared).values()
+        return pooled

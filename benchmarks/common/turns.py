@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,14 +54,30 @@ class Turn:
         self.seconds += took
 
 
-class Contestant(Protocol):
-    """One of those who take turns."""
+class RoundAndRound:
+    """A contestant that trains on the same batches, round and round."""
 
-    steps: int
+    about = ""
 
-    def turn(self, steps: int) -> Turn: ...
+    def __init__(self, batches: Sequence[Any]) -> None:
+        self.steps, self.batches = 0, batches
 
-    def facts(self) -> dict[str, Any]: ...
+    def step(self, turn: Turn, batch: Any) -> None:
+        """Train on a batch, in stages of the turn."""
+        raise NotImplementedError
+
+    def turn(self, steps: int) -> Turn:
+        turn = Turn()
+        for _ in range(steps):
+            self.step(turn, self.batches[self.steps % len(self.batches)])
+            self.steps += 1
+        return turn
+
+    def mean_loss(self) -> float:
+        return 0.0
+
+    def facts(self) -> dict[str, Any]:
+        return {"about": self.about}
 
     def close(self) -> None: ...
 
@@ -173,4 +189,20 @@ def first_turns(
     for one in found:
         if not one["passed"]:
             note(f"DISAGREES {one['check']}: {one['difference']:.3g} over {one['bound']:.3g}")
+    return found
+
+
+def agree(
+    made: dict[str, Any],
+    comparable: list[str],
+    source: Any,
+    steps: int,
+    bounds_of: Callable[[str], tuple[float, float, float]],
+    note: Callable[[str], None],
+) -> list[dict[str, Any]]:
+    """The same, of the rows that the first steps look up in batches that lie in memory."""
+    touched = touched_rows(source.batches[:steps], RowSpace.of(source.tables, source.features))
+    first = rows_of(made[comparable[0]], touched) if comparable else []
+    found = first_turns(made, comparable, touched, first, steps, bounds_of, note)
+    note(f"{len(found)} results compared")
     return found

@@ -13,11 +13,12 @@ import torch
 from adaptive_rec.config.tree import Config
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.placement import RowSpace
-from benchmarks.common.bench import Absent, Cell
+from benchmarks.common.cell import Absent, Cell
 from benchmarks.common.command import data_folder
 from benchmarks.common.contestants import budget_bytes
+from benchmarks.common.rivals import Tables
 from benchmarks.common.shapes import SHAPES, Preloaded, configure, open_shape, preload
-from benchmarks.common.turns import CLOCK, first_turns, rows_of, take_turns, touched_rows
+from benchmarks.common.turns import CLOCK, agree, take_turns
 from benchmarks.cpu.contestants import Floor, OurRun, RivalRun, first_rows
 from benchmarks.cpu.parts import OurRows, RivalRows
 from benchmarks.cpu.plan import TORCH_LAYERS
@@ -59,94 +60,67 @@ def run_cell(cell: Cell, args: argparse.Namespace, note: Note) -> dict[str, Any]
 
     config = config_of()
     source = preload(open_shape(SHAPES[cell.shape], config), config, cell.batches)
-    of = embedding_part if cell.kind == "embedding" else whole_step
-    return {"batches": len(source), **of(cell, config_of, source, args, note)}
-
-
-def whole_step(
-    cell: Cell, config_of: Callable[..., Config], source: Preloaded, args: argparse.Namespace, note: Note
-) -> dict[str, Any]:
-    """Steps of runs of ours, of rivals and of the dense part alone."""
-    config, space = config_of(), RowSpace.of(source.tables, source.features)
+    names = cell.contestants if cell.kind == "step" else ("ours", *(name for name in cell.contestants if name != "ours"))
     made: dict[str, Any] = {}
     absent: dict[str, str] = {}
-    for name in cell.contestants:
+    for name in names:
         rival = name.removesuffix(TORCH_LAYERS)
         needed = rival if rival in RIVALS else "TorchRec" if name in THEIR_DLRM else ""
         if needed and (reason := why_absent(needed)):
             absent[name] = reason
-            continue
-        if name in OURS:
-            mine = config_of(*OURS[name])
-            budget = budget_bytes(mine, source, cell.rows_ratio) if mine.knobs.policy != "hybrid" else None
-            made[name] = OurRun(mine, source, budget)
-        elif rival in RIVALS:
-            tables = RIVALS[rival][1](config, space, partial(first_rows, store_of(made)))
-            made[name] = RivalRun(tables, config if rival == name else config_of("run.linear=torch"), source)
-        elif name in THEIR_DLRM:
-            made[name] = TorchRecDlrm(config, source, store_of(made), THEIR_DLRM[name])
         else:
-            made[name] = Floor(config, source)
-        note(f"{name} is set up")
+            made[name] = (whole_step if cell.kind == "step" else embedding_part)(name, cell, config_of, source, made)
+            note(f"{name} is set up")
     comparable = [name for name in made if name in EXACT or getattr(made[name], "row_wise", False)]
-    precision = config.run.precision
-    checks = agree(made, comparable, source, cell.steps, precision, note)
-    note(f"{len(checks)} results compared")
+    checks = agree(made, comparable, source, cell.steps, partial(bounds_of, precision=config.run.precision), note)
     for name, contestant in made.items():
-        if (
-            isinstance(contestant, OurRun) and contestant.window_steps > 1
-        ):  # until rows are hot, and back to the same batch
-            contestant.warm(len(source), cell.steps)
+        if isinstance(contestant, OurRun) and contestant.window_steps > 1:
+            contestant.warm(len(source), cell.steps)  # until rows are hot, and back to the same batch
             note(f"{name}: {contestant.facts()}")
     if "floor split" in made and "hotline split" in made:
         made["floor split"].popular_ratio = made["hotline split"].popular_ratio
-    return finish(made, absent, checks, args, cell.steps)
+    return {"batches": len(source), **finish(made, absent, checks, args, cell.steps)}
+
+
+def whole_step(name: str, cell: Cell, config_of: Callable[..., Config], source: Preloaded, made: dict[str, Any]) -> Any:
+    """Return a contestant at whole steps: a run of ours, a rival or the dense part alone."""
+    rival = name.removesuffix(TORCH_LAYERS)
+    if name in OURS:
+        mine = config_of(*OURS[name])
+        return OurRun(mine, source, budget_bytes(mine, source, cell.rows_ratio) if mine.knobs.policy != "hybrid" else None)
+    if rival in RIVALS:
+        plain = config_of() if rival == name else config_of("run.linear=torch")
+        return RivalRun(tables_of(rival, config_of(), source, made), plain, source)
+    if name in THEIR_DLRM:
+        return TorchRecDlrm(config_of(), source, store_of(made), THEIR_DLRM[name])
+    return Floor(config_of(), source)
+
+
+def embedding_part(name: str, cell: Cell, config_of: Callable[..., Config], source: Preloaded, made: dict[str, Any]) -> Any:
+    """Return a contestant at reading and updating rows, on given gradients, without a dense part."""
+    config, space = config_of(), RowSpace.of(source.tables, source.features)
+    dice = torch.Generator().manual_seed(1)
+    gradient = torch.randn((config.run.batch_size, len(space.features), space.pools[0].dim), generator=dice) / 2048
+    if name == "ours":
+        return OurRows(config, source, gradient)
+    return RivalRows(tables_of(name, config, source, made), source, gradient)
+
+
+def tables_of(rival: str, config: Config, source: Preloaded, made: dict[str, Any]) -> Tables:
+    return RIVALS[rival][1](config, RowSpace.of(source.tables, source.features), partial(first_rows, store_of(made)))
 
 
 def store_of(made: dict[str, Any]) -> EmbeddingStore:
     """Return the store whose first rows rivals begin with: that of a run of ours before them."""
-    runs = [contestant for contestant in made.values() if isinstance(contestant, OurRun)]
+    runs = [contestant for contestant in made.values() if isinstance(contestant, (OurRun, OurRows))]
     if not runs:
         raise Absent("a rival begins with the rows of a run of ours: --contestants must name one before it")
     return runs[0].runtime.store
 
 
-def embedding_part(
-    cell: Cell, config_of: Callable[..., Config], source: Preloaded, args: argparse.Namespace, note: Note
-) -> dict[str, Any]:
-    """Rows read and updated, on given gradients, without a dense part."""
-    config, space = config_of(), RowSpace.of(source.tables, source.features)
-    dice = torch.Generator().manual_seed(1)
-    gradient = torch.randn((config.run.batch_size, len(space.features), space.pools[0].dim), generator=dice) / 2048
-    ours = OurRows(config, source, gradient)
-    made: dict[str, Any] = {"ours": ours}
-    absent = {name: why_absent(name) for name in cell.contestants if name in RIVALS and why_absent(name)}
-    for name in cell.contestants:
-        if name in RIVALS and name not in absent:
-            made[name] = RivalRows(
-                RIVALS[name][1](config, space, partial(first_rows, ours.runtime.store)), source, gradient
-            )
-        note(f"{name} is set up" if name in made else f"{name} is absent")
-    checks = agree(made, list(made), source, cell.steps, "float32", note)
-    return finish(made, absent, checks, args, cell.steps)
-
-
-def agree(
-    made: dict[str, Any],
-    comparable: list[str],
-    source: Preloaded,
-    steps: int,
-    precision: str,
-    note: Note,
-) -> list[dict[str, Any]]:
-    touched = touched_rows(source.batches[:steps], RowSpace.of(source.tables, source.features))
-    first = rows_of(made[comparable[0]], touched) if comparable else []
-
-    def bounds_of(name: str) -> tuple[float, float, float]:
-        other = name in THEIR_DLRM or name.endswith((TORCH_LAYERS, " compiled"))  # compiled models multiply by torch
-        return OTHER_DENSE_BOUNDS if other else BOUNDS[precision]
-
-    return first_turns(made, comparable, touched, first, steps, bounds_of, note)
+def bounds_of(name: str, precision: str) -> tuple[float, float, float]:
+    other = name in THEIR_DLRM or name.endswith((TORCH_LAYERS, " compiled"))  # compiled models multiply by torch
+    return OTHER_DENSE_BOUNDS if other else BOUNDS[precision]
 
 
 def finish(

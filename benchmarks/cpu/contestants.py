@@ -6,7 +6,6 @@ A contestant's turn is some steps on the batches that come next; all go through 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -20,13 +19,11 @@ from adaptive_rec.config.tree import Config
 from adaptive_rec.dense.eager import DensePart
 from adaptive_rec.embedding.records import MicroBatch
 from adaptive_rec.embedding.store import EmbeddingStore
-from adaptive_rec.live.telemetry import Event
 from adaptive_rec.runtime.assemble import assemble
-from adaptive_rec.runtime.loop import Runtime
 from benchmarks.common.contestants import Driven
+from benchmarks.common.rivals import Tables
 from benchmarks.common.shapes import Preloaded
-from benchmarks.common.turns import CLOCK, Turn
-from benchmarks.cpu.rivals import Tables
+from benchmarks.common.turns import CLOCK, RoundAndRound, Turn
 
 STAGES = {
     "distinct rows": ("classify",),
@@ -49,33 +46,28 @@ def dense_part(config: Config, source: Preloaded) -> DensePart:
     return runtime.dense
 
 
-class Floor:
+class Floor(RoundAndRound):
     """The dense part alone, on pooled vectors that are written before each step, outside the clock, as the store writes them."""
 
     def __init__(self, config: Config, source: Preloaded) -> None:
-        self.steps = 0
+        super().__init__(source.batches)
         self.popular_ratio = 0.0
         """Share of the samples that run as a micro-batch of their own; none: whole batches."""
-        self._dense, self._batches = dense_part(config, source), source.batches
+        self._dense = dense_part(config, source)
         size, dice = config.run.batch_size, torch.Generator().manual_seed(1)
         self._pooled = [torch.rand((size, *shape), generator=dice) / 10 - 0.05 for shape in self._dense.pool_shapes]
 
-    def turn(self, steps: int) -> Turn:
-        turn = Turn()
-        for _ in range(steps):
-            batch = self._batches[self.steps % len(self._batches)]
-            popular = round(self.popular_ratio * batch.size)
-            with turn.stage("dense"):
-                self._dense.begin_step()
-            for part in (slice(0, popular), slice(popular, batch.size)):
-                if part.start < part.stop:
-                    self._micro_batch(turn, batch, part)
-            with turn.stage("dense"):
-                self._dense.gradients()
-            with turn.stage("dense step"):
-                self._dense.step(1.0)
-            self.steps += 1
-        return turn
+    def step(self, turn: Turn, batch: Batch) -> None:
+        popular = round(self.popular_ratio * batch.size)
+        with turn.stage("dense"):
+            self._dense.begin_step()
+        for part in (slice(0, popular), slice(popular, batch.size)):
+            if part.start < part.stop:
+                self._micro_batch(turn, batch, part)
+        with turn.stage("dense"):
+            self._dense.gradients()
+        with turn.stage("dense step"):
+            self._dense.step(1.0)
 
     def _micro_batch(self, turn: Turn, batch: Batch, part: slice) -> None:
         with turn.stage("dense"):
@@ -88,8 +80,6 @@ class Floor:
 
     def facts(self) -> dict[str, Any]:
         return {"micro-batches": 1 + bool(self.popular_ratio), "popular samples": self.popular_ratio}
-
-    def close(self) -> None: ...
 
 
 def fill(micro: MicroBatch, batch: Batch, part: slice) -> None:
@@ -104,13 +94,7 @@ class OurRun(Driven):
 
     def __init__(self, config: Config, source: Preloaded, budget_bytes: int | None) -> None:
         super().__init__(config, source, None, budget_bytes)
-        boundary = self.runtime.boundary
-
-        def stopping() -> Iterator[Any]:
-            yield from boundary()
-            yield Event(self.steps, "turn", "it may end here")
-
-        self.runtime.boundary = stopping  # type: ignore[method-assign]
+        self.end_turns_exactly()
         self.popular_ratio = 0.0
         """Share of a turn's samples whose every row was hot, after warming."""
         self._dense_step_seconds = 0.0
@@ -127,7 +111,7 @@ class OurRun(Driven):
         before, dense_before, counted = dict(self.runtime.times.seconds), self._dense_step_seconds, self._counts()
         began = CLOCK()
         done = self.drive(steps)
-        settle(self.runtime)
+        self.finish()
         seconds = CLOCK() - began
         assert done == steps, f"a turn must be {steps} steps, it was {done}"
         spent = {name: value - before.get(name, 0.0) for name, value in self.runtime.times.seconds.items()}
@@ -180,55 +164,40 @@ def rows_of_store(store: EmbeddingStore, table: int, ids: NDArray[np.int64]) -> 
     return first_rows(store, table)[ids]
 
 
-def settle(runtime: Runtime) -> None:
-    """Wait until what a run works ahead, and counts behind, is done."""
-    assert runtime.pipeline is not None
-    runtime.pipeline.settle()
-    runtime.observer.settle()
+class OfRival(RoundAndRound):
+    """A rival's tables, whose batches are in its form before the clock runs: dense features, labels, weights, lookups."""
+
+    def __init__(self, tables: Tables, source: Preloaded) -> None:
+        super().__init__([(*_inputs(batch), tables.prepare(batch)) for batch in source.batches])
+        self.tables, self.row_wise, self.about, self.rows = tables, tables.row_wise, tables.about, tables.rows
 
 
-class RivalRun:
+def _inputs(batch: Batch) -> tuple[Tensor, ...]:
+    return torch.from_numpy(batch.dense_BX), torch.from_numpy(batch.labels_B), torch.full((batch.size,), 1 / batch.size)
+
+
+class RivalRun(OfRival):
     """A rival's tables and the dense part that ours has. The clock runs from a batch in the rival's form to updated rows."""
 
-    row_wise: bool
-
     def __init__(self, tables: Tables, config: Config, source: Preloaded) -> None:
-        self.steps, self._samples = 0, 0
-        self._tables, self.row_wise = tables, tables.row_wise
-        self._dense = dense_part(config, source)
+        super().__init__(tables, source)
+        self._dense, self._samples = dense_part(config, source), 0
         self._shape = (-1, *self._dense.pool_shapes[0])
-        self._batches = [(batch, self._inputs(batch), tables.prepare(batch)) for batch in source.batches]
 
-    def _inputs(self, batch: Batch) -> tuple[Tensor, ...]:
-        scale = torch.full((batch.size,), 1 / batch.size)
-        return torch.from_numpy(batch.dense_BX), torch.from_numpy(batch.labels_B), scale
-
-    def turn(self, steps: int) -> Turn:
-        turn = Turn()
-        for _ in range(steps):
-            batch, (dense_SX, labels_S, scale_S), prepared = self._batches[self.steps % len(self._batches)]
-            with turn.stage("rows read"):
-                pooled = self._tables.read(prepared)
-            with turn.stage("dense"):
-                self._dense.begin_step()
-                vectors = [pooled.detach().view(self._shape)]
-                self._dense.run(MicroBatch(dense_SX, vectors, labels_S, scale_S, batch.size))
-                (gradient,) = self._dense.gradients()
-            with turn.stage("rows updated"):
-                self._tables.update(pooled, gradient.view(pooled.shape))
-            with turn.stage("dense step"):
-                self._dense.step(1.0)
-            self.steps += 1
-            self._samples += batch.size
-        return turn
+    def step(self, turn: Turn, batch: Any) -> None:
+        dense_SX, labels_S, scale_S, prepared = batch
+        with turn.stage("rows read"):
+            pooled = self.tables.read(prepared)
+        with turn.stage("dense"):
+            self._dense.begin_step()
+            vectors = [pooled.detach().view(self._shape)]
+            self._dense.run(MicroBatch(dense_SX, vectors, labels_S, scale_S, len(labels_S)))
+            (gradient,) = self._dense.gradients()
+        with turn.stage("rows updated"):
+            self.tables.update(pooled, gradient.view(pooled.shape))
+        with turn.stage("dense step"):
+            self._dense.step(1.0)
+        self._samples += len(labels_S)
 
     def mean_loss(self) -> float:
         return float(self._dense.loss_sum) / self._samples
-
-    def rows(self, table: int, ids: NDArray[np.int64]) -> NDArray[Any]:
-        return self._tables.rows(table, ids)
-
-    def facts(self) -> dict[str, Any]:
-        return {"about": self._tables.about}
-
-    def close(self) -> None: ...

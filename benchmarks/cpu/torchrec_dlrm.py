@@ -8,39 +8,36 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from adaptive_rec.config.tree import Config
 from adaptive_rec.dense.eager import DensePart
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.placement import RowSpace
+from benchmarks.common.rivals import TorchRec
 from benchmarks.common.shapes import Preloaded
 from benchmarks.common.turns import Turn
-from benchmarks.cpu.contestants import dense_part, first_rows
-from benchmarks.cpu.rivals import TorchRec
+from benchmarks.cpu.contestants import OfRival, dense_part, first_rows
 
 NAMES = {"TorchRec's DLRM": False, "TorchRec's DLRM compiled": True}
 """By its names: whether its dense modules run through torch.compile, as ours do where run.compile is set."""
 
 
-class TorchRecDlrm:
+class TorchRecDlrm(OfRival):
     """`torchrec.models.dlrm.DLRM`, `FusedEmbeddingBagCollection`, BCEWithLogitsLoss and the optimizer of torch.optim as it
     is made by default, from the weights that ours begins with."""
-
-    row_wise = True
 
     def __init__(self, config: Config, source: Preloaded, store: EmbeddingStore, compiled: bool) -> None:
         from torchrec.models.dlrm import DLRM
 
         space = RowSpace.of(source.tables, source.features)
-        self._tables = TorchRec(config, space, partial(first_rows, store))
+        tables = TorchRec(config, space, partial(first_rows, store))
+        super().__init__(tables, source)
         ours = dense_part(config, source)
         bottom, top = (_layers(part) for part in (ours.model.bottom, ours.model.top))
         self._model = DLRM(
-            self._tables.collection, bottom[0].in_features, [one.out_features for one in bottom],
+            tables.collection, bottom[0].in_features, [one.out_features for one in bottom],
             [one.out_features for one in top],
         )  # fmt: skip
         _copy_weights(ours, self._model, vectors=len(space.features) + 1)
@@ -51,43 +48,27 @@ class TorchRecDlrm:
         if compiled:
             for name in ("dense_arch", "inter_arch", "over_arch"):
                 setattr(self._model, name, torch.compile(getattr(self._model, name)))
-        self._how = "compiled" if compiled else "eager"
-        self._loss = nn.BCEWithLogitsLoss()
+        self.about = (
+            f"torchrec.models.dlrm.DLRM, {'compiled' if compiled else 'eager'}, torch.optim.{type(self._optimizer).__name__}; "
+            "all but the dense step stands under dense"
+        )
+        self._loss, self._loss_sum = nn.BCEWithLogitsLoss(), torch.zeros(())
         self._bf16 = config.run.precision == "bf16"
-        self._batches = [
-            (self._tables.prepare(batch), torch.from_numpy(batch.dense_BX), torch.from_numpy(batch.labels_B))
-            for batch in source.batches
-        ]
-        self.steps, self._loss_sum = 0, 0.0
 
-    def turn(self, steps: int) -> Turn:
-        turn, losses = Turn(), []
-        for _ in range(steps):
-            jagged, dense_BX, labels_B = self._batches[self.steps % len(self._batches)]
-            with turn.stage("dense"):  # and rows read and updated: its module does all
-                self._optimizer.zero_grad(set_to_none=True)
-                with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self._bf16):
-                    logits_B = self._model(dense_BX, jagged).squeeze(-1)
-                loss = self._loss(logits_B.float(), labels_B)
-                loss.backward()
-            with turn.stage("dense step"):
-                self._optimizer.step()
-            losses.append(loss.detach())
-            self.steps += 1
-        self._loss_sum += float(sum(losses))
-        return turn
+    def step(self, turn: Turn, batch: Any) -> None:
+        dense_BX, labels_B, _, jagged = batch
+        with turn.stage("dense"):  # and rows read and updated: its module does all
+            self._optimizer.zero_grad(set_to_none=True)
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self._bf16):
+                logits_B = self._model(dense_BX, jagged).squeeze(-1)
+            loss = self._loss(logits_B.float(), labels_B)
+            loss.backward()
+        with turn.stage("dense step"):
+            self._optimizer.step()
+        self._loss_sum += loss.detach()
 
     def mean_loss(self) -> float:
-        return self._loss_sum / self.steps
-
-    def rows(self, table: int, ids: NDArray[np.int64]) -> NDArray[Any]:
-        return self._tables.rows(table, ids)
-
-    def facts(self) -> dict[str, Any]:
-        about = f"torchrec.models.dlrm.DLRM, {self._how}, torch.optim.{type(self._optimizer).__name__}"
-        return {"about": f"{about}; all but the dense step stands under dense"}
-
-    def close(self) -> None: ...
+        return float(self._loss_sum) / self.steps
 
 
 def _layers(module: Any) -> list[nn.Linear]:

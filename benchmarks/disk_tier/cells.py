@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.bench import Absent, Cell
+from benchmarks.common.cell import Absent, Cell
 from benchmarks.common.command import ROOT
 from benchmarks.common.process import Process
 from benchmarks.common.turns import Turn, take_turns
@@ -87,7 +89,7 @@ class Contestant(Process):
         self._figures: list[dict[str, float]] = []
         shutil.rmtree(setup.folder, ignore_errors=True)
         self.group = MemoryGroup(str(abs(hash(setup))))
-        super().__init__(["-P", str(WORKER), setup.text()], folder, self.group.enter)
+        super().__init__(["-P", str(WORKER), json.dumps(asdict(setup))], folder, self.group.enter)
 
     def look(self) -> None:
         self.peak_bytes = max(self.peak_bytes, self.group.needed_bytes)

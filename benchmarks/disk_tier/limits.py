@@ -40,12 +40,6 @@ class MemoryGroup:
         kernel = int((self.path / "memory.kmem.usage_in_bytes").read_text(encoding="utf-8"))
         return int(statistics["total_rss"]) + kernel
 
-    @property
-    def cached_bytes(self) -> int:
-        """Its page cache."""
-        lines = (self.path / "memory.stat").read_text(encoding="utf-8").splitlines()
-        return int(dict(line.split() for line in lines)["total_cache"])
-
     def free_cache(self) -> None:
         """Drop what of its page cache is not in use."""
         (self.path / "memory.force_empty").write_text("0", encoding="utf-8")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from benchmarks.common.bench import Cell
+from benchmarks.common.cell import Cell
 from benchmarks.common.report import Found, ratio_bar, runs_of
 from benchmarks.common.results import bar
 
@@ -52,14 +51,6 @@ class Setup:
     settings: tuple[str, ...]
     folder: str
     """Where its rows lie on the disk."""
-
-    def text(self) -> str:
-        return json.dumps(asdict(self))
-
-    @staticmethod
-    def read(text: str) -> Setup:
-        values = json.loads(text)
-        return Setup(**{**values, "settings": tuple(values["settings"])})
 
 
 def _cell(name: str, about: str, ratio: float, contestants: tuple[str, ...], data: str = "") -> Cell:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import mmap
 from abc import ABC, abstractmethod
-from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from adaptive_rec.batch import Position
+from adaptive_rec.batch import Batch
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.source import Source
@@ -26,8 +24,8 @@ from adaptive_rec.dense.eager import DensePart
 from adaptive_rec.dense.models.build import build_model
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.runtime.dense_optimizer import build_dense_optimizer
-from benchmarks.disk_tier.contestants import first_rows, sync_files
-from benchmarks.disk_tier.plan import ADVISED, BAGS, ROCKS
+from benchmarks.common.loader import Loader
+from benchmarks.disk_tier.first_rows import first_rows, sync_files
 
 CPU = torch.device("cpu")
 
@@ -47,10 +45,7 @@ class Rival(ABC):
         optimizer = build_dense_optimizer(config, model)
         parts = (config.run.precision, torch.float32, CPU, self.space, source.dense_features)
         self._dense = DensePart(model, optimizer, *parts)
-        self._batches = source.train_batches(Position(seed=config.run.seed), config.run.batch_size)
-        self._depth = config.knobs.prefetch_depth
-        self._ahead: deque[Future[tuple[ClassifiedBatch, Any]]] = deque()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="ahead")
+        self._loader = Loader(source, config, self._prepare, config.knobs.prefetch_depth)
         self._samples = 0
 
     def begin(self, config: Config, source: Source) -> None:
@@ -83,15 +78,13 @@ class Rival(ABC):
     # A step ----------------------------------------------------------------------------------------------------------
 
     def drive(self, steps: int) -> None:
+        """Make so many steps, with all that they leave to other threads."""
         for _ in range(steps):
-            while len(self._ahead) <= self._depth:
-                self._ahead.append(self._thread.submit(self._load))
-            self._step(*self._ahead.popleft().result())
-        for future in self._ahead:
-            future.result()
+            self._step(*self._loader.take())
+        self._loader.settle()
 
-    def _load(self) -> tuple[ClassifiedBatch, Any]:
-        work = ClassifiedBatch(next(self._batches), self.space)
+    def _prepare(self, batch: Batch) -> tuple[ClassifiedBatch, Any]:
+        work = ClassifiedBatch(batch, self.space)
         return work, self.read_ahead(work)
 
     def _step(self, work: ClassifiedBatch, ahead: Any) -> None:
@@ -113,10 +106,11 @@ class Rival(ABC):
         return {}
 
     def settle(self) -> None:
+        """Have its rows on the disk, outside of the clock, so that the next one finds the disk idle."""
         sync_files(self.folder)
 
     def close(self) -> None:
-        self._thread.shutdown(wait=True)
+        self._loader.close()
 
 
 def adagrad(lr: float, eps: float, gradient_UD: NDArray[np.float32], rows_UK: NDArray[np.float32]) -> None:
@@ -209,12 +203,3 @@ class MappedBags(Rival):
     def rows(self, table: int, ids: NDArray[np.int64]) -> NDArray[Any]:
         found: NDArray[Any] = self._weight[torch.from_numpy(self.space.table_first_row[table] + ids)].numpy()
         return found
-
-
-def build_rival(name: str, config: Config, source: Source, folder: Path, memory_bytes: int) -> Rival:
-    if name != ROCKS:
-        kind = MappedBags if name.startswith(BAGS) else MappedArrays
-        return kind(config, source, folder, name.endswith(ADVISED))
-    from benchmarks.disk_tier.rocks import RocksRows
-
-    return RocksRows(config, source, folder, memory_bytes)

@@ -51,7 +51,7 @@ class RocksRows(RivalRows):
         super().__init__(config, source, folder)
         self._store = rocksdict.Rdict(str(folder / "rows"), options(memory_bytes))
         self._unlogged = unlogged()
-        self._written: deque[tuple[NDArray[np.int64], NDArray[np.float32]]] = deque(maxlen=self._depth + 2)
+        self._written: deque[tuple[NDArray[np.int64], NDArray[np.float32]]] = deque(maxlen=config.knobs.prefetch_depth + 2)
         """Rows that the last steps wrote, ascending, and their values."""
         self._steps = 0
         """Steps whose rows are in the store."""

@@ -77,7 +77,8 @@ def answer(contestant: Contestant, command: str) -> Any:
 
 
 def main() -> None:
-    setup = Setup.read(sys.argv[1])
+    values = json.loads(sys.argv[1])
+    setup = Setup(**{**values, "settings": tuple(values["settings"])})
     config = configured(setup)
     contestant = build(setup, open_shape(SHAPES[setup.shape], config), config)
     print(json.dumps("ready"), flush=True)

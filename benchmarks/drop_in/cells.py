@@ -8,21 +8,20 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from adaptive_rec.placement import RowSpace
-from benchmarks.common.bench import Cell
+from benchmarks.common.cell import Cell
 from benchmarks.common.contestants import budget_bytes
 from benchmarks.common.shapes import SHAPES, configure, open_shape, preload
-from benchmarks.common.turns import first_turns, rows_of, touched_rows
+from benchmarks.common.turns import agree
 from benchmarks.cpu.cells import Note, finish
 from benchmarks.cpu.contestants import OurRun, first_rows
 from benchmarks.cpu.rivals import why_absent
 from benchmarks.drop_in.contestants import (
-    Announced,
     bag_items,
     collection_loop,
     foretell_bags,
     jagged_items,
     plain_loop,
+    told_ahead,
     torchrec_loop,
     wrapped_loop,
 )
@@ -50,15 +49,11 @@ def run_cell(cell: Cell, args: argparse.Namespace, note: Note) -> dict[str, Any]
     wanted = {*cell.contestants, *((IN_LINE,) if WRAPPED in cell.contestants else ())} - absent.keys()
     made: dict[str, Any] = {TRAIN: train, **{name: make() for name, make in makers.items() if name in wanted}}
     note(f"{', '.join(made)} are set up")
-    touched = touched_rows(source.batches[: cell.steps], RowSpace.of(source.tables, source.features))
-    bounds = BOUNDS.get(config.optimizer.embedding, ROWS_BOUND)
-    checks = first_turns(
-        made, list(made), touched, rows_of(train, touched), cell.steps, lambda _: (1e-5, bounds, math.inf), note
-    )
-    note(f"{len(checks)} results compared")
+    bounds = (1e-5, BOUNDS.get(config.optimizer.embedding, ROWS_BOUND), math.inf)
+    checks = agree(made, list(made), source, cell.steps, lambda _: bounds, note)
     if WRAPPED in cell.contestants:
         about = "the same model and runtime, its lookups told by runtime.prefetch"
-        made[WRAPPED] = Announced(made[IN_LINE], foretell_bags, about)
+        made[WRAPPED] = told_ahead(made[IN_LINE], foretell_bags, about)
     for contestant in made.values():
         for _ in range(-(-len(source) // cell.steps)):  # until rows are hot
             contestant.turn(cell.steps)

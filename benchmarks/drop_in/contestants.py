@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -17,11 +18,10 @@ from torch import Tensor, nn
 import adaptive_rec
 from adaptive_rec.config.tree import Config
 from adaptive_rec.placement import RowSpace
-from benchmarks.common.rivals import by_feature, sparse_optimizer
+from benchmarks.common.rivals import TorchRec, Weights, by_feature, sparse_optimizer
 from benchmarks.common.shapes import Preloaded
 from benchmarks.common.turns import Turn
 from benchmarks.cpu.contestants import dense_part
-from benchmarks.cpu.rivals import TorchRec, Weights
 from examples.jagged import KeyedJaggedTensor  # type: ignore[attr-defined]
 
 Item = tuple[Tensor, Any, Tensor]
@@ -147,29 +147,11 @@ class UserLoop:
             self.runtime.close()
 
 
-class Announced:
-    """The loop of another contestant, but that its lookups are told ahead. Both train the same model, in turns of their own."""
-
-    row_wise = True
-
-    def __init__(self, loop: UserLoop, foretell: Callable[[Item], Any], about: str) -> None:
-        self._loop, self._foretell, self._about = loop, foretell, about
-
-    @property
-    def steps(self) -> int:
-        return self._loop.steps
-
-    def turn(self, steps: int) -> Turn:
-        self._loop.foretell = self._foretell
-        try:
-            return self._loop.turn(steps)
-        finally:
-            self._loop.foretell = None
-
-    def facts(self) -> dict[str, Any]:
-        return {**self._loop.facts(), "about": self._about}
-
-    def close(self) -> None: ...
+def told_ahead(loop: UserLoop, foretell: Callable[[Item], Any], about: str) -> UserLoop:
+    """Return the same loop, but that its lookups are told ahead. Both train the same model, in turns of their own."""
+    other = copy(loop)
+    other.foretell, other.about = foretell, about
+    return other
 
 
 def foretell_bags(item: Item) -> dict[str, Any]:

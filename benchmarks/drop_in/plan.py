@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.common.bench import Cell
+from benchmarks.common.cell import Cell
 from benchmarks.common.report import Found, ratio_bar, runs_of
 from benchmarks.cpu.plan import CUT, CUT_SHORT, MLPERF
 

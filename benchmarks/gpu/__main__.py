@@ -20,42 +20,86 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from benchmarks.common.command import parser
-from benchmarks.gpu import conduct, one_cell, plan, report, stand_ins
+from benchmarks.common.bench import Bench
+from benchmarks.common.cell import Cell
+from benchmarks.gpu import plan, report, stand_ins
 from benchmarks.gpu.unpack import MANIFEST, unpack
 
 NOT_SET_UP = 2
 """Exit status where the machine or the installation lacks something."""
 
+CLOSE_SECONDS = 2.0
+"""What a cell keeps of its time for writing down what it found."""
 
-def arguments(words: list[str] | None = None) -> argparse.Namespace:
-    line = parser(__doc__, "benchmarks.gpu")
+GRACE_SECONDS = 8.0
+"""By which a cell may outrun its time before it is killed: it ends itself in its time, unless a call does not return."""
+
+
+def options(line: argparse.ArgumentParser) -> None:
     line.add_argument("--part", type=int, choices=[1, 2, 3], help="one part only")
     line.add_argument("--carried", type=Path, help="folder that benchmarks/gpu/carry.py made: unpack it and use what it holds")
-    line.add_argument("--all", action="store_true", help="every shape, batch size, budget, rule and way of loading")
     line.add_argument("--data", help="a Criteo TSV file; without one batches are synthetic")
-    line.add_argument("--out", type=Path, help="folder of results, by default below studies/gpu")
     line.add_argument("--seconds", type=float, help="time for all cells together")
-    line.add_argument("--only", nargs="+", metavar="CELL", help="only these cells")
-    line.add_argument("--contestants", nargs="+", metavar="NAME", help="only these contestants of the cells")
-    line.add_argument("--list", action="store_true", help="name the cells")
-    line.add_argument("--rehearse", nargs="?", const="fake", default="", choices=["fake", "cpu"],
-                        help="without a GPU: the device path over host memory (fake), or the path of CPU runs")  # fmt: skip
     line.add_argument("--rows", type=Path, nargs="+", metavar="RESULTS", help="print the rows of results.json files")
-    line.add_argument("--cell", help=argparse.SUPPRESS)
-    line.add_argument("--result", type=Path, help=argparse.SUPPRESS)
-    line.add_argument("--deadline", type=float, help=argparse.SUPPRESS)
     line.add_argument("--serve-rival", metavar="NAME", help=argparse.SUPPRESS)
     line.add_argument("--reply-to", type=int, help=argparse.SUPPRESS)
-    line.add_argument("--compile", metavar="NAME", help=argparse.SUPPRESS)
+    line.add_argument("--compile", action="store_true", help=argparse.SUPPRESS)
     line.add_argument("--batches", type=int, help=argparse.SUPPRESS)
-    return line.parse_args(words)
+
+
+class GpuBench(Bench):
+    """Cells in order of importance, until the time is up."""
+
+    studies = "studies/gpu"
+
+    def cells(self, args: argparse.Namespace) -> tuple[Cell, ...]:
+        cells = plan.all_cells() if args.all else plan.FIRST
+        return tuple(cell for cell in cells if not args.part or cell.part == args.part)
+
+    def completed(self, cells: tuple[Cell, ...], args: argparse.Namespace) -> tuple[Cell, ...]:
+        return cells if args.all else plan.warmed(cells)
+
+    def described(self, cell: Cell) -> str:
+        assert isinstance(cell, plan.GpuCell)
+        return f"{cell.seconds:4.0f} s  {' '.join(cell.contestants)}"
+
+    def line(self, name: str, cell: dict[str, Any]) -> str:
+        return f"{name}: {cell['took']:.1f} s" if "took" in cell else f"{name}: {cell.get('absent') or 'no result'}"
+
+    def total_seconds(self, args: argparse.Namespace) -> float:
+        return plan.seconds_of(self.chosen(args), args)
+
+    def limit_of(self, args: argparse.Namespace, elapsed: float, cells: Sequence[Cell]) -> float:
+        return plan.share(cells, self.total_seconds(args) - elapsed - CLOSE_SECONDS, stretches=not args.all)
+
+    def ends(self, limit: float, args: argparse.Namespace) -> tuple[float, float]:
+        return limit - CLOSE_SECONDS, limit + (120.0 if args.all else GRACE_SECONDS)
+
+    def environment(self, cell: Cell) -> dict[str, str]:
+        assert isinstance(cell, plan.GpuCell)
+        blocking = {"CUDA_LAUNCH_BLOCKING": "1"} if cell.blocking else {}
+        return {**super().environment(cell), **blocking}
+
+    def rows(self, results: dict[str, Any]) -> str:
+        try:
+            return report.rows(results)
+        except report.NoFigure as reason:
+            results["no_rows"] = str(reason)
+            return ""
+
+
+BENCH = GpuBench(
+    "gpu", __doc__, plan.FIRST, plan.rehearsed, bars=report.bars, rounds=0, options=options,
+    rehearsals=("fake", "cpu"), late="error", least_seconds=1.0,
+)  # fmt: skip
 
 
 def main() -> int:
-    args = arguments()
+    args = BENCH.arguments()
     if args.carried:
         if not (args.carried / MANIFEST).is_file():
             print(f"gpu: --carried must be a folder that benchmarks.gpu.carry made, got {args.carried}", file=sys.stderr)
@@ -64,21 +108,19 @@ def main() -> int:
         os.execv(sys.executable, [sys.executable, "-m", "benchmarks.gpu", *without_carried(sys.argv[1:])])
     if args.rows:
         return print_rows(args.rows)
-    if args.list:
-        cells = plan.chosen(args)
-        width = max(len(cell.name) for cell in cells)
-        for cell in cells:
-            print(f"{cell.name:{width}} {cell.seconds:4.0f} s  {' '.join(cell.contestants)}".rstrip())
-        return 0
-    lacking = what_is_lacking(args.rehearse)
-    if lacking:
+    if not args.list and (lacking := what_is_lacking(args.rehearse)):
         print(f"gpu: {lacking}", file=sys.stderr)
         return NOT_SET_UP
+    if args.rehearse:
+        os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported
+    stand_ins.install()
     if args.serve_rival:
-        return one_cell.serve_rival(args)
-    if args.compile:
-        return one_cell.compile_for(args)
-    return one_cell.run_one(args) if args.cell else conduct.run_all(args)
+        from benchmarks.gpu.members import serve_rival  # which loads torch and the package
+
+        (cell,) = BENCH.chosen(args)
+        assert isinstance(cell, plan.GpuCell)
+        return serve_rival(cell, args)
+    return BENCH.main(args)
 
 
 def without_carried(words: list[str]) -> list[str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -21,12 +20,14 @@ from adaptive_rec.batch import Batch
 from adaptive_rec.system.openmp import SPINS
 from benchmarks.common.contestants import Contestant
 from benchmarks.common.machine import ROOT
+from benchmarks.common.process import Process
 from benchmarks.common.results import explain
 from benchmarks.gpu.shared_batches import taken
 
 PROMPT_SECONDS = 10.0
 """What any answer may take; steps may take `PATIENCE` times what they took before."""
 PATIENCE = 5
+WAITING = ("OMP_WAIT_POLICY", SPINS)
 UNKNOWN_SECONDS = 3600.0
 CLOSE_SECONDS = 0.1
 
@@ -35,70 +36,47 @@ class NotReady(RuntimeError):
     """A rival was not set up in time."""
 
 
-class Apart:
+class Apart(Process):
     """A contestant in another process, asked over a pipe: a line of JSON each way. One that does not answer is ended.
 
     It begins to set itself up at once, beside others; `wait` until it is ready before anything else is asked.
     """
 
-    def __init__(self, name: str, words: list[str], batches: int | None = None) -> None:
-        """`batches` is the descriptor of the memory in which `give` will say that they lie; None: it makes its own."""
-        self.name, self.window_steps, self._steps = name, 1, 0
-        self._step_seconds, self._heard, self._closed = 0.0, b"", False
+    def __init__(self, name: str, words: list[str], batches: int | None = None, spins: bool = True) -> None:
+        """`batches` is the descriptor of the memory in which `give` will say that they lie; None: it makes its own. `spins`:
+        whether its threads wait as by PyTorch's default, or as ours."""
+        self.name, self.window_steps, self.steps = name, 1, 0
+        self._step_seconds, self._closed = 0.0, False
         replies, write_end = os.pipe()
         shared = [] if batches is None else ["--batches", str(batches)]
-        command = [
-            sys.executable, "-m", "benchmarks.gpu", *words, "--serve-rival", name, "--reply-to", str(write_end), *shared,
-        ]  # fmt: skip
-        environment = {key: value for key, value in os.environ.items() if key not in ("OMP_WAIT_POLICY", SPINS)}
-        passed = [write_end] if batches is None else [write_end, batches]
-        self._process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, pass_fds=passed, text=True
-        )
+        command = ["-m", "benchmarks.gpu", *words, "--serve-rival", name, "--reply-to", str(write_end), *shared]
+        environment = {key: value for key, value in os.environ.items() if not (spins and key in WAITING)}
+        self._start(command, environment, cwd=ROOT, pass_fds=[write_end] if batches is None else [write_end, batches])
         os.close(write_end)
-        self._replies = replies
-
-    @property
-    def steps(self) -> int:
-        return self._steps
+        self._answers = os.fdopen(replies)
 
     def give(self, contents: list[int]) -> None:
         """Say where the batches lie."""
-        self._say(contents=contents)
+        self.say(json.dumps({"contents": contents}))
 
     def wait(self, until: float) -> None:
         """Return when it is set up. Raises NotReady where it is not by then, of `time.perf_counter`."""
         try:
-            self._hear(until - time.perf_counter())
+            self.answer(until - time.perf_counter())
         except TimeoutError:
             raise NotReady(f"{self.name}: was not set up in time") from None
 
-    def _hear(self, seconds: float) -> Any:
-        until = time.perf_counter() + seconds
-        while b"\n" not in self._heard:
-            if not select.select([self._replies], [], [], max(0.0, until - time.perf_counter()))[0]:
-                raise TimeoutError
-            part = os.read(self._replies, 1 << 16)
-            if not part:
-                raise RuntimeError(f"{self.name}: its process has ended, exit status {self._process.wait(30)}")
-            self._heard += part
-        line, _, self._heard = self._heard.partition(b"\n")
-        reply = json.loads(line)
+    def answer(self, seconds: float = UNKNOWN_SECONDS) -> Any:
+        reply = super().answer(seconds)
         if "error" in reply:
             raise RuntimeError(reply["error"])
         return reply["value"]
 
-    def _say(self, **request: Any) -> None:
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # why it ended is heard
-            self._process.stdin.write(json.dumps(request) + "\n")
-            self._process.stdin.flush()
-
     def _ask(self, seconds: float = 0.0, **request: Any) -> Any:
         seconds = max(PROMPT_SECONDS, seconds)
-        self._say(**request)
+        self.say(json.dumps(request))
         try:
-            return self._hear(seconds)
+            return self.answer(seconds)
         except TimeoutError:
             self._process.kill()
             raise RuntimeError(f"{self.name}: no answer in {seconds:.1f} s, its process was ended") from None
@@ -108,9 +86,9 @@ class Apart:
         known = PATIENCE * steps * self._step_seconds if self._step_seconds else UNKNOWN_SECONDS
         began = time.perf_counter()
         done = int(self._ask(known, drive=steps))
-        if self._steps:
+        if self.steps:
             self._step_seconds = max(self._step_seconds, (time.perf_counter() - began) / done)
-        self._steps += done
+        self.steps += done
         return done
 
     def settle(self) -> None:
@@ -137,7 +115,7 @@ class Apart:
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
             self._process.stdin.close()
-        os.close(self._replies)
+        self._answers.close()
 
 
 # The other end -------------------------------------------------------------------------------------------------------

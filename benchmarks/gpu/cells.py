@@ -6,12 +6,15 @@ Its contestants share that process, rivals excepted, and take turns.
 
 from __future__ import annotations
 
+import argparse
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.source import Source
@@ -25,7 +28,7 @@ from benchmarks.gpu.gpu_tests import run_tests
 from benchmarks.gpu.growth import memory_growth
 from benchmarks.gpu.limit import OutOfTime, limited
 from benchmarks.gpu.measure import compare
-from benchmarks.gpu.plan import RIVALS, Cell
+from benchmarks.gpu.plan import RIVALS, GpuCell
 from benchmarks.gpu.rivals import PlainDevice, PlainHybrid, Rival
 from benchmarks.gpu.shared_batches import Awaited, Shelf
 from benchmarks.gpu.steps import first_steps
@@ -37,6 +40,8 @@ BIG_BATCH_REPORT_STEPS = 10
 PRELOADED_STEPS = 1500
 PRELOADED_BYTES = 3 << 30
 """Made once for all contestants of a cell; each rival has them in its own form besides."""
+FBGEMM_WARNS = "_fbgemm_torch_compat_table"
+"""In a warning that FBGEMM gives hundreds of times."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,28 @@ class Context:
     """In a rival's process: those that the cell's process makes for all."""
 
 
-def run_cell(cell: Cell, context: Context) -> dict[str, Any]:
+def where_of(args: argparse.Namespace) -> Where:
+    return Where(torch.device("cpu" if args.rehearse else "cuda:0"), args.rehearse)
+
+
+def run_cell(cell: GpuCell, args: argparse.Namespace, note: Note) -> dict[str, Any]:
+    """Run a cell, in its time. A rehearsal has none but for turns, and runs rivals in this process."""
+    logging.getLogger().addFilter(lambda record: FBGEMM_WARNS not in str(record.msg))
+    deadline = time.perf_counter() + cell.seconds if args.rehearse else args.ends
+    words = None if args.rehearse else [*args.words, "--cell", cell.name]
+    context = Context(where_of(args), deadline, args.data, str(args.out), note, args.save, words)
+    try:
+        with limited(float("inf") if args.rehearse else deadline + 1.0):
+            return measured(cell, args, context)
+    except OutOfTime:
+        raise TimeoutError("the cell was not done in its time") from None
+
+
+def measured(cell: GpuCell, args: argparse.Namespace, context: Context) -> dict[str, Any]:
+    if cell.kind == "warm":
+        from benchmarks.gpu.compiling import compile_kernels
+
+        return compile_kernels(cell, args.words, context)
     kinds = {
         "steps": lambda: steps(cell, context),
         "tests": lambda: run_tests(context.where, context.deadline, context.note),
@@ -70,7 +96,7 @@ def run_cell(cell: Cell, context: Context) -> dict[str, Any]:
     return kinds[cell.kind]()
 
 
-def settings_of(cell: Cell, where: Where, **more: Any) -> tuple[str, ...]:
+def settings_of(cell: GpuCell, where: Where, **more: Any) -> tuple[str, ...]:
     chosen = {"optimizer.embedding": cell.rule, **more}
     if where.rehearsal:
         chosen |= {"knobs.report_every": 2, "knobs.reclassify_every": 6, "run.split": "always"} | more
@@ -79,12 +105,12 @@ def settings_of(cell: Cell, where: Where, **more: Any) -> tuple[str, ...]:
     return (*where.settings, *(f"{key}={value}" for key, value in chosen.items()))
 
 
-def config_of(cell: Cell, context: Context, **more: Any) -> Config:
+def config_of(cell: GpuCell, context: Context, **more: Any) -> Config:
     shape = SHAPES[cell.shape]
     return configure(shape, cell.batch_size, settings_of(cell, context.where, **more), context.data)
 
 
-def source_of(cell: Cell, context: Context) -> Source:
+def source_of(cell: GpuCell, context: Context) -> Source:
     config = config_of(cell, context)
     source = open_shape(SHAPES[cell.shape], config)
     if not cell.preloaded:
@@ -94,7 +120,7 @@ def source_of(cell: Cell, context: Context) -> Source:
     return preload(source, config, 20 if context.where.rehearsal else PRELOADED_STEPS, PRELOADED_BYTES)
 
 
-def steps(cell: Cell, context: Context) -> dict[str, Any]:
+def steps(cell: GpuCell, context: Context) -> dict[str, Any]:
     def configured(**more: Any) -> Config:
         return config_of(cell, context, **more)
 
@@ -107,66 +133,44 @@ RIVAL_CLASSES: dict[str, type[Rival]] = dict(
 )
 
 
-def comparison(cell: Cell, context: Context) -> dict[str, Any]:
+def comparison(cell: GpuCell, context: Context) -> dict[str, Any]:
     """Rivals begin first: they set themselves up in processes of their own while batches and our own runs are made."""
     left_out: dict[str, str] = {}
     shelf = Shelf() if cell.preloaded and context.apart else None
-    apart: dict[str, Apart] = {}
+    makers: dict[str, Callable[[], Contestant] | Apart] = {}
+    apart: list[Apart] = []
     try:
-        for name in cell.contestants if context.apart else ():
-            of = Name.of(name, cell)
-            if of.policy not in RIVALS:
-                continue
-            if why_not := RIVAL_CLASSES[of.policy].why_not(context.where, config_of(cell, context, **of.settings)):
+        for name in cell.contestants:
+            make, why_not = maker(name, cell, context, lambda: source)
+            if why_not:
                 left_out[name] = why_not
+            elif context.apart and Name.of(name, cell).policy in RIVALS:
+                apart.append(Apart(name, context.apart, shelf.descriptor if shelf else None))
+                makers[name] = apart[-1]
             else:
-                apart[name] = Apart(name, context.apart or [], shelf.descriptor if shelf else None)
+                makers[name] = make
         source = source_of(cell, context)
-        if shelf is not None and isinstance(source, Preloaded):
-            source = handed_out(source, shelf, apart)
-        return taking_turns(cell, context, source, apart, left_out)
+        if shelf is not None and isinstance(source, Preloaded):  # the same batches, where rivals see them too
+            batches, contents = shelf.fill(list(source.batches))
+            source = Preloaded(source.origin, batches)
+            for rival in apart:
+                rival.give(contents)
+        count = len(source) if isinstance(source, Preloaded) else 0
+        of_all = {"preloaded_batches": count, "shape": about(cell, context, source)}
+
+        def whole(result: dict[str, Any]) -> dict[str, Any]:
+            return {**result, "left_out": left_out | result["left_out"], **of_all}
+
+        return whole(
+            compare(makers, context.where, context.deadline, context.note, lambda result: context.save(whole(result)))
+        )
     except BaseException:
-        for rival in apart.values():
+        for rival in apart:
             rival.close()
         raise
 
 
-def handed_out(source: Preloaded, shelf: Shelf, apart: dict[str, Apart]) -> Preloaded:
-    """The same batches, where rivals see them too."""
-    batches, contents = shelf.fill(list(source.batches))
-    for rival in apart.values():
-        rival.give(contents)
-    return Preloaded(source.origin, batches)
-
-
-def taking_turns(
-    cell: Cell, context: Context, source: Source, apart: dict[str, Apart], left_out: dict[str, str]
-) -> dict[str, Any]:
-    makers: dict[str, Callable[[], Contestant] | Apart] = {}
-    for name in cell.contestants:
-        if name in apart:
-            makers[name] = apart[name]
-        elif name not in left_out:
-            make, why_not = maker(name, cell, context, source)
-            if why_not:
-                left_out[name] = why_not
-            else:
-                makers[name] = make
-    of_all = {
-        "preloaded_batches": len(source) if isinstance(source, Preloaded) else 0,
-        "shape": about(cell, context, source),
-    }
-
-    def whole(result: dict[str, Any]) -> dict[str, Any]:
-        return {**result, "left_out": left_out | result["left_out"], **of_all}
-
-    def save(result: dict[str, Any]) -> None:
-        context.save(whole(result))
-
-    return whole(compare(makers, context.where, context.deadline, context.note, save))
-
-
-def about(cell: Cell, context: Context, source: Source) -> dict[str, Any]:
+def about(cell: GpuCell, context: Context, source: Source) -> dict[str, Any]:
     """What the floor of a step is reckoned from."""
     model = config_of(cell, context).model
     features, dim = len(source.features), model.embedding_dim
@@ -194,7 +198,7 @@ class Name:
     settings: dict[str, Any]
 
     @staticmethod
-    def of(name: str, cell: Cell) -> Name:
+    def of(name: str, cell: GpuCell) -> Name:
         word, _, settings = name.partition("@")
         word, _, rule = word.partition("+")
         word, _, split = word.partition("/")
@@ -205,41 +209,46 @@ class Name:
 
 
 def maker(
-    name: str, cell: Cell, context: Context, source: Source, **settings: Any
-) -> tuple[Callable[[], Contestant], str]:
+    name: str, cell: GpuCell, context: Context, source: Callable[[], Source], **settings: Any
+) -> tuple[Callable[..., Contestant], str]:
     """How a contestant is made in this process, with these settings besides its own, or why it cannot take part."""
     of = Name.of(name, cell)
     more = of.settings | settings
     if of.policy in RIVALS:
         rival, config = RIVAL_CLASSES[of.policy], config_of(cell, context, **more)
         cached = {"cached_ratio": cell.rows_ratio} if rival is FbgemmCaching else {}
-        return partial(rival, name, config, source, context.where, **cached), rival.why_not(context.where, config)
+        return lambda: rival(name, config, source(), context.where, **cached), rival.why_not(context.where, config)
     more["knobs.policy"] = of.policy
     if of.action:
         more["knobs.action"] = of.action
-    budget = None
-    if of.policy not in ("device_only", "hybrid"):
-        as_reckoned = config_of(cell, context, **{**more, "optimizer.embedding": cell.budget_rule or of.rule})
-        budget = budget_bytes(as_reckoned, source, cell.rows_ratio)
-    return partial(Ours, name, config_of(cell, context, **more), source, context.where, budget), ""
+
+    def ours(**named: Any) -> Contestant:
+        budget = None
+        if of.policy not in ("device_only", "hybrid"):
+            as_reckoned = config_of(cell, context, **{**more, "optimizer.embedding": cell.budget_rule or of.rule})
+            budget = budget_bytes(as_reckoned, source(), cell.rows_ratio)
+        return Ours(name, config_of(cell, context, **more), source(), context.where, budget, **named)
+
+    return ours, ""
 
 
-def make_rival(name: str, cell: Cell, context: Context) -> Contestant:
+def make_rival(name: str, cell: GpuCell, context: Context) -> Contestant:
     """A rival in the process that was started for it."""
-    make, why_not = maker(name, cell, context, source_of(cell, context))
+    source = source_of(cell, context)
+    make, why_not = maker(name, cell, context, lambda: source)
     if why_not:
         raise RuntimeError(why_not)
     return make()
 
 
-def timeline(cell: Cell, context: Context) -> dict[str, Any]:
+def timeline(cell: GpuCell, context: Context) -> dict[str, Any]:
     def profiled(name: str, make: Callable[..., Contestant], until: float) -> dict[str, Any]:
         return record(make, context.where, Path(context.out), f"{cell.name} {name}", until)
 
     return one_by_one(cell, context, profiled)
 
 
-def memory(cell: Cell, context: Context) -> dict[str, Any]:
+def memory(cell: GpuCell, context: Context) -> dict[str, Any]:
     def grown(_: str, make: Callable[..., Contestant], until: float) -> dict[str, Any]:
         contestant = make()
         try:
@@ -251,7 +260,7 @@ def memory(cell: Cell, context: Context) -> dict[str, Any]:
 
 
 def one_by_one(
-    cell: Cell, context: Context, work: Callable[[str, Callable[..., Contestant], float], dict[str, Any]]
+    cell: GpuCell, context: Context, work: Callable[[str, Callable[..., Contestant], float], dict[str, Any]]
 ) -> dict[str, Any]:
     """Each contestant alone, for its part of the time. One that fails costs its own figures only."""
     source = source_of(cell, context)
@@ -262,7 +271,7 @@ def one_by_one(
     for number, name in enumerate(cell.contestants):
         now = time.perf_counter()
         until = now + (context.deadline - now) / (len(cell.contestants) - number)
-        make, why_not = maker(name, cell, context, source)
+        make, why_not = maker(name, cell, context, lambda: source)
         if why_not:
             left_out[name] = why_not
             continue

@@ -18,7 +18,7 @@ from torch import Tensor
 from adaptive_rec.batch import Batch
 from adaptive_rec.config.tree import Config
 from benchmarks.common.contestants import Where
-from benchmarks.common.rivals import FBGEMM_RULES, by_feature, fbgemm_tables, joint, torchrec_collection, torchrec_rows
+from benchmarks.common.rivals import FBGEMM_RULES, Fbgemm, TorchRec, by_feature, joint
 from benchmarks.gpu.rivals import Rival
 
 
@@ -96,9 +96,8 @@ class FbgemmDevice(Ahead):
     def make_tables(self) -> None:
         super().make_tables()
         where = "MANAGED_CACHING" if self.on_cuda and self.cached_ratio else "DEVICE" if self.on_cuda else "HOST"
-        self.tables = fbgemm_tables(self.config, self.space, self.device, where, **self.cache_options())
-        for table, weights in enumerate(self.tables.split_embedding_weights()):
-            weights.copy_(self.weights(table))
+        options = self.cache_options()
+        self.tables = Fbgemm(self.config, self.space, self.weights, device=self.device, place=where, **options)
         kept = f"LRU cache of {self.cached_ratio:.0%}, host-mapped, prefetched" if self.cached_ratio else "all rows"
         self.about = f"FBGEMM {where}, {kept}, {FBGEMM_RULES[self.config.optimizer.embedding]}"
 
@@ -106,14 +105,8 @@ class FbgemmDevice(Ahead):
         return {}
 
     def pooled(self, batch: Joint) -> Tensor:
-        pooled: Tensor = self.tables(batch.ids_N, batch.offsets)
+        pooled: Tensor = self.tables.read((batch.ids_N, batch.offsets))
         return pooled
-
-    def rows(self, table: int) -> Tensor:
-        if self.cached_ratio and self.on_cuda:
-            self.tables.flush()
-        rows: Tensor = self.tables.split_embedding_weights()[table].detach().cpu()
-        return rows
 
 
 class FbgemmCaching(FbgemmDevice):
@@ -139,7 +132,12 @@ class FbgemmCaching(FbgemmDevice):
         if self.on_cuda:
             compute = torch.cuda.current_stream(self.device)
             with self.beside():
-                self.tables.prefetch(batch.ids_N, batch.offsets, forward_stream=compute)
+                self.tables.tables.prefetch(batch.ids_N, batch.offsets, forward_stream=compute)
+
+    def rows(self, table: int) -> Tensor:
+        if self.on_cuda:
+            self.tables.tables.flush()
+        return super().rows(table)
 
 
 class TorchRecDevice(Ahead):
@@ -157,15 +155,10 @@ class TorchRecDevice(Ahead):
 
         super().make_tables()
         self._jagged, self._keys = torchrec.KeyedJaggedTensor, [feature.name for feature in self.space.features]
-        self.collection = torchrec_collection(self.config, self.space, self.device)
-        for table in range(len(self.space.tables)):
-            torchrec_rows(self.collection, table).copy_(self.weights(table))
+        self.tables = TorchRec(self.config, self.space, self.weights, self.device)
         self.about = "TorchRec FusedEmbeddingBagCollection, all rows on the device, RowWiseAdagrad"
 
     def pooled(self, batch: Joint) -> Tensor:
         jagged = self._jagged(keys=self._keys, values=batch.ids_N, offsets=batch.offsets, stride=len(batch.labels_B))
-        pooled: Tensor = self.collection(jagged).values()
+        pooled: Tensor = self.tables.read(jagged)
         return pooled
-
-    def rows(self, table: int) -> Tensor:
-        return torchrec_rows(self.collection, table).cpu()

@@ -29,22 +29,6 @@ def length(intervals: Iterable[tuple[float, float]]) -> float:
     return sum(end - start for start, end in merge(intervals))
 
 
-def intersect(one: Iterable[tuple[float, float]], other: Iterable[tuple[float, float]]) -> Intervals:
-    """Where both unions are."""
-    a, b = merge(one), merge(other)
-    found: Intervals = []
-    i = j = 0
-    while i < len(a) and j < len(b):
-        start, end = max(a[i][0], b[j][0]), min(a[i][1], b[j][1])
-        if start < end:
-            found.append((start, end))
-        if a[i][1] < b[j][1]:
-            i += 1
-        else:
-            j += 1
-    return found
-
-
 def cut(intervals: Iterable[tuple[float, float]], start: float, end: float) -> Intervals:
     """What lies within a span."""
     return [(max(a, start), min(b, end)) for a, b in intervals if min(b, end) > max(a, start)]
@@ -52,11 +36,11 @@ def cut(intervals: Iterable[tuple[float, float]], start: float, end: float) -> I
 
 def overlap(kinds: dict[str, Intervals]) -> dict[str, float]:
     """Seconds of cold work and computation, of both at once, and the last as a share of the lesser of the two."""
-    cold = merge(interval for kind in COLD for interval in kinds.get(kind, []))
-    copies = merge(interval for kind in ("up", "down") for interval in kinds.get(kind, []))
-    compute = merge(kinds.get("kernels", []))
-    both, both_copies = length(intersect(cold, compute)), length(intersect(copies, compute))
-    lesser, lesser_copies = min(length(cold), length(compute)), min(length(copies), length(compute))
+    cold = [interval for kind in COLD for interval in kinds.get(kind, [])]
+    copies = [interval for kind in ("up", "down") for interval in kinds.get(kind, [])]
+    compute = kinds.get("kernels", [])
+    both, both_copies = (length(one) + length(compute) - length([*one, *compute]) for one in (cold, copies))
+    lesser, lesser_copies = (min(length(one), length(compute)) for one in (cold, copies))
     return {
         "cold_seconds": length(cold),
         "copy_seconds": length(copies),

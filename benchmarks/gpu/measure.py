@@ -11,6 +11,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from benchmarks.common.contestants import Contestant, Where
@@ -58,78 +59,135 @@ class Entry:
 
 
 def compare(
-    makers: dict[str, Callable[[], Contestant] | Apart],
-    where: Where,
-    deadline: float,
-    note: Callable[[str], None],
+    makers: dict[str, Callable[[], Contestant] | Apart], where: Where, deadline: float, note: Callable[[str], None],
     save: Callable[[dict[str, Any]], None],
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     """Set all contestants up, warm them, let them take turns until the deadline (of `time.perf_counter`).
 
     Those in processes of their own set themselves up meanwhile. Nothing goes on after the deadline, a rehearsal excepted.
     `save` is given what is known before the first and after each turn, for the case that there is no end.
     """
-    entries: dict[str, Entry] = {}
-    failed: dict[str, str] = {}
-    left_out: dict[str, str] = {}
-    began, rounds = time.perf_counter(), 0
-    set_up_at = began
-    last = float("inf") if where.rehearsal else deadline
-    until = last if where.rehearsal else began + SET_UP_RATIO * (deadline - began)
-
-    def result() -> dict[str, Any]:
-        errors = {**failed, **{name: entry.error for name, entry in entries.items() if entry.error}}
-        optional = {name: error for name, error in errors.items() if name.partition("+")[0] in OPTIONAL}
-        slow = {name: entry.too_slow for name, entry in entries.items() if entry.too_slow and not entry.turns}
-        return {
-            **summarize(entries, rounds),
-            "failed": {name: error for name, error in errors.items() if name not in optional},
-            "left_out": left_out | slow | optional,
-            "seconds_to_set_up": set_up_at - began,
-            "seconds_for_turns": deadline - set_up_at,
-        }
-
-    for name, make in sorted(makers.items(), key=lambda item: isinstance(item[1], Apart)):
-        try:
-            entries[name] = Entry(set_up(make, until))
-            note(f"{name}: set up after {time.perf_counter() - began:.1f} s")
-        except (OutOfTime, NotReady):
-            left_out[name] = "was not set up in time"
-            note(f"{name}: {left_out[name]}")
-        except Exception as error:
-            failed[name] = explain(error)
-            note(f"{name}: cannot be set up: {failed[name].splitlines()[0]}")
-    for name, make in makers.items():
-        if isinstance(make, Apart) and name not in entries:
-            make.close()
-    entries = {name: entries[name] for name in makers if name in entries}
-    set_up_at = time.perf_counter()
-    gc.collect()
-    save(result())
-    warm(entries, deadline, last, note)
-    save(result())
-    while rounds < ROUNDS and time_for_another(entries, rounds, deadline):
-        seconds = (deadline - time.perf_counter()) / (ROUNDS - rounds)
-        take_round(entries, where, rounds, seconds, last, note, lambda: save(result()))
-        rounds += 1
-    found = result()
-    close(entries, last, note)
+    comparison = Comparison(where, deadline, note, save)
+    comparison.set_up(makers)
+    comparison.warm()
+    while comparison.rounds < ROUNDS and comparison.has_time_for_another():
+        comparison.take_round()
+    found = comparison.result()
+    comparison.close()
     return found
 
 
-def close(entries: dict[str, Entry], last: float, note: Callable[[str], None]) -> None:
-    """End rivals' processes, and our own runs as far as there is time for it: this process ends soon."""
-    for entry in entries.values():
-        if isinstance(entry.contestant, Apart):
-            entry.contestant.kill()
-    for entry in entries.values():
+class Comparison:
+    """Contestants that take turns, those that went out, and the time that is left."""
+
+    def __init__(
+        self, where: Where, deadline: float, note: Callable[[str], None], save: Callable[[dict[str, Any]], None]
+    ) -> None:
+        self._where, self._deadline, self._note, self._save = where, deadline, note, save
+        self._entries: dict[str, Entry] = {}
+        self._failed: dict[str, str] = {}
+        self._left_out: dict[str, str] = {}
+        self.rounds = 0
+        self._began = self._set_up_at = time.perf_counter()
+        self._last = float("inf") if where.rehearsal else deadline
+
+    def result(self) -> dict[str, Any]:
+        entries = self._entries
+        errors = {**self._failed, **{name: entry.error for name, entry in entries.items() if entry.error}}
+        optional = {name: error for name, error in errors.items() if name.partition("+")[0] in OPTIONAL}
+        slow = {name: entry.too_slow for name, entry in entries.items() if entry.too_slow and not entry.turns}
+        return {
+            "rounds": self.rounds,
+            "runs": {name: summary(entry) for name, entry in entries.items() if entry.turns},
+            "ratios": ratios(entries),
+            "failed": {name: error for name, error in errors.items() if name not in optional},
+            "left_out": self._left_out | slow | optional,
+            "seconds_to_set_up": self._set_up_at - self._began,
+            "seconds_for_turns": self._deadline - self._set_up_at,
+        }
+
+    def set_up(self, makers: dict[str, Callable[[], Contestant] | Apart]) -> None:
+        until = self._last if self._where.rehearsal else self._began + SET_UP_RATIO * (self._deadline - self._began)
+        made: dict[str, Entry] = {}
+        for name, make in sorted(makers.items(), key=lambda item: isinstance(item[1], Apart)):
+            try:
+                made[name] = Entry(set_up(make, until))
+                self._note(f"{name}: set up after {time.perf_counter() - self._began:.1f} s")
+            except (OutOfTime, NotReady):
+                self._left_out[name] = "was not set up in time"
+                self._note(f"{name}: {self._left_out[name]}")
+            except Exception as error:
+                self._failed[name] = explain(error)
+                self._note(f"{name}: cannot be set up: {self._failed[name].splitlines()[0]}")
+        for name, make in makers.items():
+            if isinstance(make, Apart) and name not in made:
+                make.close()
+        self._entries = {name: made[name] for name in makers if name in made}
+        self._set_up_at = time.perf_counter()
+        gc.collect()
+        self._save(self.result())
+
+    def close(self) -> None:
+        """End rivals' processes, and our own runs as far as there is time for it: this process ends soon."""
+        contestants = [entry.contestant for entry in self._entries.values()]
+        rivals = [contestant for contestant in contestants if isinstance(contestant, Apart)]
+        for rival in rivals:
+            rival.kill()
+        for contestant in contestants:
+            try:
+                with limited(float("inf") if contestant in rivals else self._last):
+                    contestant.close()
+            except OutOfTime:
+                continue
+            except Exception as error:
+                self._note(f"{contestant.name}: cannot be closed: {explain(error).splitlines()[0]}")
+
+    def _running(self) -> list[Entry]:
+        return [entry for entry in self._entries.values() if not entry.error and not entry.too_slow]
+
+    def _attempt(self, entry: Entry, work: Callable[[], object], share: float, late: str, last: float) -> None:
+        """Have a contestant work whose share of the time is this; it may take longer, so that something is left for the others.
+        One that fails or is not done by then takes no more turns, and its process, where it has one, no more of the machine."""
+        now = time.perf_counter()
         try:
-            with limited(float("inf") if isinstance(entry.contestant, Apart) else last):
-                entry.contestant.close()
+            with limited(min(last, now + max(SLOW_RATIO * share, 0.5 * (last - now)))):
+                work()
         except OutOfTime:
-            continue
+            entry.too_slow = late
+            self._note(f"{entry.contestant.name}: {late}")
+            if isinstance(entry.contestant, Apart):
+                entry.contestant.kill()
         except Exception as error:
-            note(f"{entry.contestant.name}: cannot be closed: {explain(error).splitlines()[0]}")
+            entry.error = explain(error)
+            self._note(f"{entry.contestant.name}: went out: {entry.error.splitlines()[0]}")
+
+    def warm(self) -> None:
+        """Compile, record, find hot rows. Each gets the same time, and at least one window where there is time for it."""
+        left = self._deadline - time.perf_counter()
+        share = WARM_RATIO * left / max(1, len(self._entries))
+        last = self._last
+        if last < float("inf"):
+            last = min(last, time.perf_counter() + MOST_WARM_RATIO * left)
+        for entry in self._running():
+            self._attempt(entry, partial(warm_one, entry, share), share, "was not warm in time", last)
+        self._save(self.result())
+
+    def has_time_for_another(self) -> bool:
+        running = self._running()
+        last = sum(entry.turns[-1].seconds for entry in running if entry.turns)
+        return bool(running) and (self.rounds < 1 or time.perf_counter() + 1.15 * last < self._deadline)
+
+    def take_round(self) -> None:
+        """One turn each, in this order and the other way round by turns. A turn that the cell's end cuts short does not count."""
+        seconds = (self._deadline - time.perf_counter()) / (ROUNDS - self.rounds)
+        running = self._running()
+        share = seconds / max(1, len(running))
+        late = f"turn {self.rounds + 1} was not over in time"
+        for entry in running if self.rounds % 2 == 0 else reversed(running):
+            turn = partial(take_turn, entry, self._where, share)
+            self._attempt(entry, turn, max(share, least_seconds(entry)), late, self._last)
+            self._save(self.result())
+        self.rounds += 1
 
 
 def set_up(make: Callable[[], Contestant] | Apart, until: float) -> Contestant:
@@ -138,41 +196,6 @@ def set_up(make: Callable[[], Contestant] | Apart, until: float) -> Contestant:
         return make
     with limited(until):
         return make()
-
-
-def alive(entries: dict[str, Entry]) -> dict[str, Entry]:
-    return {name: entry for name, entry in entries.items() if not entry.error and not entry.too_slow}
-
-
-def went_out(entry: Entry, why: str, note: Callable[[str], None]) -> None:
-    """It takes no more turns, and its process, where it has one, no more of the machine."""
-    entry.too_slow = why
-    note(f"{entry.contestant.name}: {why}")
-    if isinstance(entry.contestant, Apart):
-        entry.contestant.kill()
-
-
-def limit_of(share: float, last: float) -> float:
-    """Until when a contestant may go on whose share of the time is this, so that something is left for the others."""
-    now = time.perf_counter()
-    return min(last, now + max(SLOW_RATIO * share, 0.5 * (last - now)))
-
-
-def warm(entries: dict[str, Entry], deadline: float, last: float, note: Callable[[str], None]) -> None:
-    """Compile, record, find hot rows. Each gets the same time, and at least one window where there is time for it."""
-    left = deadline - time.perf_counter()
-    share = WARM_RATIO * left / max(1, len(entries))
-    if last < float("inf"):
-        last = min(last, time.perf_counter() + MOST_WARM_RATIO * left)
-    for entry in alive(entries).values():
-        try:
-            with limited(limit_of(share, last)):
-                warm_one(entry, share)
-        except OutOfTime:
-            went_out(entry, "was not warm in time", note)
-        except Exception as error:
-            entry.error = explain(error)
-            note(f"{entry.contestant.name}: went out: {entry.error.splitlines()[0]}")
 
 
 def warm_one(entry: Entry, share: float) -> None:
@@ -192,44 +215,12 @@ def warm_one(entry: Entry, share: float) -> None:
     entry.warm_seconds_per_step = (time.perf_counter() - since) / (entry.contestant.steps - middle)
 
 
-def time_for_another(entries: dict[str, Entry], rounds: int, deadline: float) -> bool:
-    running = alive(entries)
-    if not running:
-        return False
-    last = sum(entry.turns[-1].seconds for entry in running.values() if entry.turns)
-    return rounds < 1 or time.perf_counter() + 1.15 * last < deadline
-
-
-def take_round(
-    entries: dict[str, Entry],
-    where: Where,
-    number: int,
-    seconds: float,
-    last: float,
-    note: Callable[[str], None],
-    save: Callable[[], None],
-) -> None:
-    """One turn each, in this order and the other way round by turns. A turn that the cell's end cuts short does not count."""
-    running = list(alive(entries).values())
-    share = seconds / max(1, len(running))
-    for entry in running if number % 2 == 0 else reversed(running):
-        try:
-            with limited(limit_of(max(share, least_seconds(entry)), last)):
-                entry.turns.append(take_turn(entry, where, share))
-        except OutOfTime:
-            went_out(entry, f"turn {number + 1} was not over in time", note)
-        except Exception as error:
-            entry.error = explain(error)
-            note(f"{entry.contestant.name}: went out: {entry.error.splitlines()[0]}")
-        save()
-
-
 def least_seconds(entry: Entry) -> float:
     """What a turn will take, however short its share of the time."""
     return entry.turns[-1].seconds if entry.turns else 3 * entry.warm_seconds_per_step
 
 
-def take_turn(entry: Entry, where: Where, seconds: float) -> Turn:
+def take_turn(entry: Entry, where: Where, seconds: float) -> None:
     contestant = entry.contestant
     contestant.drive(1)  # to a report, past what lay ready
     contestant.settle()
@@ -241,7 +232,7 @@ def take_turn(entry: Entry, where: Where, seconds: float) -> Turn:
     used = where.used_bytes()
     entry.facts = contestant.facts()
     time.sleep(min(0.2, 3 * elapsed / steps))  # its reading ahead ends before the next one's turn
-    return Turn(steps, elapsed, {key: after[key] - before.get(key, 0) for key in after}, used)
+    entry.turns.append(Turn(steps, elapsed, {key: after[key] - before.get(key, 0) for key in after}, used))
 
 
 def turn_steps(entry: Entry, seconds: float) -> int:
@@ -249,11 +240,6 @@ def turn_steps(entry: Entry, seconds: float) -> int:
     each = entry.turns[-1].seconds_per_step if entry.turns else entry.warm_seconds_per_step
     steps, window = max(2, int(seconds / max(each, 1e-6))), entry.contestant.window_steps
     return max(1, round(steps / window)) * window if steps > 0.6 * window else steps
-
-
-def summarize(entries: dict[str, Entry], rounds: int) -> dict[str, Any]:
-    runs = {name: summary(entry) for name, entry in entries.items() if entry.turns}
-    return {"rounds": rounds, "runs": runs, "ratios": ratios(entries)}
 
 
 def summary(entry: Entry) -> dict[str, Any]:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
+
+from benchmarks.common.cell import Cell
 
 
 @dataclass(frozen=True)
-class Cell:
-    name: str
-    kind: str
-    """steps, tests, warm, ceilings, comparison, timeline or memory."""
-    seconds: float
+class GpuCell(Cell):
+    """Its kind is steps, tests, warm, ceilings, comparison, timeline or memory."""
+
+    seconds: float = 60.0
     """What it may take, its process's start included."""
     least_seconds: float = 20.0
     """With less left it is not begun."""
-    shape: str = "kaggle"
     batch_size: int = 2048
     rule: str = "rowwise_adagrad"
     preloaded: bool = False
@@ -23,7 +25,6 @@ class Cell:
     """Budget: the share of all rows that the device tier holds."""
     budget_rule: str = ""
     """Update rule by whose bytes of a row the budget is reckoned, the same for all contestants; empty: by their own."""
-    contestants: tuple[str, ...] = ()
     part: int = 0
     """Of `gpu-first`, from 1 on; 0 in `gpu-all`."""
     blocking: bool = False
@@ -66,23 +67,28 @@ FIRST_CONTESTANTS = (
 
 MAIN_RULE = "rowwise_adagrad"
 
-TESTS = Cell("tests", "tests", 150, 30)
-WARM = Cell("warm", "warm", 22, 8)
+
+
+def _cell(name: str, kind: str, seconds: float, least_seconds: float = 20.0, **more: Any) -> GpuCell:
+    return GpuCell(name, kind=kind, seconds=seconds, least_seconds=least_seconds, **more)
+
+
+TESTS = _cell("tests", "tests", 150, 30)
+WARM = _cell("warm", "warm", 22, 8)
 """Before the first cell of `gpu-first` that trains against the clock."""
-CEILINGS = Cell("ceilings", "ceilings", 20, 8)
-TIMELINE = Cell("timeline", "timeline", 34, 22, contestants=("hotline/always", "hotline/never"))
+CEILINGS = _cell("ceilings", "ceilings", 20, 8)
+TIMELINE = _cell("timeline", "timeline", 34, 22, contestants=("hotline/always", "hotline/never"))
 
 
-def _preloaded(shape: str, batch_size: int, seconds: float, part: int) -> Cell:
-    return Cell(
-        f"{shape}-{batch_size}-10pc-preloaded", "comparison", seconds, 30, shape, batch_size, preloaded=True,
-        contestants=FIRST_CONTESTANTS, part=part,
-    )  # fmt: skip
+def _preloaded(shape: str, batch_size: int, seconds: float, part: int) -> GpuCell:
+    name = f"{shape}-{batch_size}-10pc-preloaded"
+    more = {"shape": shape, "batch_size": batch_size, "preloaded": True, "contestants": FIRST_CONTESTANTS, "part": part}
+    return _cell(name, "comparison", seconds, 30, **more)
 
 
 FIRST = (
-    Cell("steps-eager", "steps", 40, 12, part=1, blocking=True),
-    Cell("steps-recorded", "steps", 25, 12, part=1),
+    _cell("steps-eager", "steps", 40, 12, part=1, blocking=True),
+    _cell("steps-recorded", "steps", 25, 12, part=1),
     replace(TESTS, part=1),
     replace(CEILINGS, part=2),
     _preloaded("kaggle", 2048, 60, 2),
@@ -90,8 +96,8 @@ FIRST = (
     replace(TIMELINE, part=2),
     _preloaded("mlperf", 2048, 50, 3),
     _preloaded("mlperf", 16384, 60, 3),
-    Cell("kaggle-2048-10pc-rules", "comparison", 35, 25, preloaded=True, budget_rule=MAIN_RULE, contestants=OPTIMIZERS, part=3),
-    Cell("memory", "memory", 20, 15, contestants=("slipstream:freeze",), part=3),
+    _cell("kaggle-2048-10pc-rules", "comparison", 35, 25, preloaded=True, budget_rule=MAIN_RULE, contestants=OPTIMIZERS, part=3),
+    _cell("memory", "memory", 20, 15, contestants=("slipstream:freeze",), part=3),
 )
 """`gpu-first`: whether it runs, whether it is right, what it costs. Batches are preloaded: else the generator is measured."""
 PART_SECONDS = {1: 216.0, 2: 186.0, 3: 186.0}
@@ -101,11 +107,15 @@ MOST_STRETCH = 1.5
 """Time that earlier cells left over goes to the later ones, up to so many times their own."""
 
 
-def share(cell: Cell, still_to_come: tuple[Cell, ...], left: float) -> float:
-    """Seconds for a cell, of those left for it and all after it; 0 where that is too little to begin."""
-    planned = cell.seconds + sum(later.seconds for later in still_to_come)
-    seconds = min(left, cell.seconds * min(MOST_STRETCH, left / planned))
-    return seconds if seconds >= min(cell.least_seconds, cell.seconds) else 0.0
+def share(cells: Sequence[Cell], left: float, stretches: bool = True) -> float:
+    """Return the seconds for the first of some cells, of those left for all of them; 0 where that is too little to begin.
+    `stretches`: whether it may take more or less than its own."""
+    planned = [cell.seconds for cell in cells if isinstance(cell, GpuCell)]
+    if not stretches:
+        return planned[0] if planned[0] <= left else 0.0
+    seconds = min(left, planned[0] * min(MOST_STRETCH, left / sum(planned)))
+    assert isinstance(cells[0], GpuCell)
+    return seconds if seconds >= min(cells[0].least_seconds, planned[0]) else 0.0
 
 
 Groups = tuple[tuple[str, ...], ...]
@@ -127,7 +137,7 @@ WITHOUT_BUDGET = ("hybrid", "plain_device", "fbgemm_device", "torchrec")
 """Have no budget, so they are measured at 10 % only."""
 
 
-def all_cells() -> tuple[Cell, ...]:
+def all_cells() -> tuple[GpuCell, ...]:
     """Every shape, batch size, budget, rule and way of loading; hours, to be taken up again at will."""
     cells = [replace(TESTS, seconds=600), replace(CEILINGS, seconds=30)]
     for shape in ("kaggle", "mlperf4m"):
@@ -135,30 +145,30 @@ def all_cells() -> tuple[Cell, ...]:
             for rule in (MAIN_RULE, "lazy_adam"):
                 for preloaded in (False, True):
                     for ratio in (0.10, 0.01, 0.25):
-                        cells += _cells(shape, batch_size, rule, preloaded, ratio)
+                        cells += _group_cells(shape, batch_size, rule, preloaded, ratio)
     for shape in ("kaggle", "mlperf"):
         name, preloaded = f"{shape}-2048-10pc-rules", shape != "kaggle"
         cells.append(
-            Cell(
+            _cell(
                 name, "comparison", 120, shape=shape, preloaded=preloaded, budget_rule=MAIN_RULE, contestants=OPTIMIZERS
             )
         )
     for shape, batch_size in (("kaggle", 2048), ("kaggle", 16384), ("mlperf", 2048), ("mlperf", 16384)):
         name = f"{shape}-{batch_size}-10pc-ways"
         ways = ("hotline/never", *WAYS)
-        cells.append(Cell(name, "comparison", 60, shape=shape, batch_size=batch_size, preloaded=True, contestants=ways))
+        cells.append(_cell(name, "comparison", 60, shape=shape, batch_size=batch_size, preloaded=True, contestants=ways))
     timelines = ("hotline/always", "hotline/never", "slipstream:freeze", "device_only")
     cells += [
-        Cell("timeline", "timeline", 90, contestants=timelines),
-        Cell("timeline-16384", "timeline", 150, batch_size=16384, contestants=timelines),
-        Cell("timeline-mlperf-16384", "timeline", 45, shape="mlperf", batch_size=16384, preloaded=True, contestants=NEVER),
-        Cell("timeline-mlperf4m", "timeline", 200, shape="mlperf4m", preloaded=True, contestants=timelines),
-        Cell("memory", "memory", 640, contestants=("slipstream:freeze",)),
+        _cell("timeline", "timeline", 90, contestants=timelines),
+        _cell("timeline-16384", "timeline", 150, batch_size=16384, contestants=timelines),
+        _cell("timeline-mlperf-16384", "timeline", 45, shape="mlperf", batch_size=16384, preloaded=True, contestants=NEVER),
+        _cell("timeline-mlperf4m", "timeline", 200, shape="mlperf4m", preloaded=True, contestants=timelines),
+        _cell("memory", "memory", 640, contestants=("slipstream:freeze",)),
     ]
     return tuple(cells)
 
 
-def _cells(shape: str, batch_size: int, rule: str, preloaded: bool, ratio: float) -> list[Cell]:
+def _group_cells(shape: str, batch_size: int, rule: str, preloaded: bool, ratio: float) -> list[GpuCell]:
     groups = KAGGLE_GROUPS
     if shape != "kaggle":
         # With two moments for each component, tables have to be cut shorter for several runs to fit host memory at once.
@@ -169,73 +179,36 @@ def _cells(shape: str, batch_size: int, rule: str, preloaded: bool, ratio: float
         ending = ("-preloaded" if preloaded else "") + (f"-{number + 1}" if number else "")
         name = f"{shape}-{batch_size}-{100 * ratio:.0f}pc-{rule}{ending}"
         cells.append(
-            Cell(name, "comparison", 90, shape=shape, batch_size=batch_size, rule=rule, preloaded=preloaded,
+            _cell(name, "comparison", 90, shape=shape, batch_size=batch_size, rule=rule, preloaded=preloaded,
                  rows_ratio=ratio, contestants=names)
         )  # fmt: skip
     return cells
 
 
-def rehearsed(cells: tuple[Cell, ...]) -> tuple[Cell, ...]:
-    """The same cells on tiny shapes, a second each: whether everything runs, and no figure of anything."""
-    small = []
-    for cell in cells:
-        shape = "tiny" if cell.shape == "kaggle" else "tiny_bags"
-        batch_size = 64 if cell.batch_size == 2048 else 96
-        small.append(replace(cell, seconds=1.0, least_seconds=0.0, shape=shape, batch_size=batch_size))
-    return tuple(small)
-
-
-def chosen(args: argparse.Namespace) -> tuple[Cell, ...]:
-    """The cells that a command line asks for."""
-    cells = all_cells() if args.all else FIRST
-    if args.part:
-        cells = tuple(cell for cell in cells if cell.part == args.part)
-    if args.only:
-        unknown = set(args.only) - {cell.name for cell in cells} - {WARM.name}
-        if unknown:
-            raise SystemExit(f"gpu: no cell named {', '.join(sorted(unknown))}; --list names them")
-        cells = tuple(cell for cell in cells if cell.name in args.only)
-    if args.contestants:
-        cells = only_contestants(cells, args.contestants)
-    cells = cells if args.all else warmed(cells)
-    return rehearsed(cells) if args.rehearse else cells
-
-
-def only_contestants(cells: tuple[Cell, ...], wanted: list[str]) -> tuple[Cell, ...]:
-    """The same cells with fewer contestants: those that a command line asks for."""
-    unknown = set(wanted) - {name for cell in cells for name in cell.contestants}
-    if unknown:
-        raise SystemExit(f"gpu: no contestant named {', '.join(sorted(unknown))} in these cells; --list names them")
-    return tuple(
-        replace(cell, contestants=tuple(name for name in cell.contestants if name in wanted)) for cell in cells
-    )
+def rehearsed(cell: Cell) -> GpuCell:
+    """The same cell on a tiny shape, a second: whether everything runs, and no figure of anything."""
+    assert isinstance(cell, GpuCell)
+    shape = "tiny" if cell.shape == "kaggle" else "tiny_bags"
+    return replace(cell, seconds=1.0, least_seconds=0.0, shape=shape, batch_size=64 if cell.batch_size == 2048 else 96)
 
 
 def warmed(cells: tuple[Cell, ...]) -> tuple[Cell, ...]:
     """The same cells, with one that compiles for all of them before the first that trains against the clock."""
     first: dict[tuple[object, ...], tuple[str, str]] = {}
-    for cell in cells:
-        if cell.kind in TRAINING:
-            for name in cell.contestants:
-                if name.partition("+")[0] not in RIVALS:
-                    first.setdefault((name, cell.shape, cell.batch_size, cell.rule, cell.preloaded), (cell.name, name))
+    training = [cell for cell in cells if isinstance(cell, GpuCell) and cell.kind in TRAINING]
+    for cell in training:
+        for name in cell.contestants:
+            if name.partition("+")[0] not in RIVALS:
+                first.setdefault((name, cell.shape, cell.batch_size, cell.rule, cell.preloaded), (cell.name, name))
     if not first:
         return cells
-    at = next(number for number, cell in enumerate(cells) if cell.kind in TRAINING)
-    return (*cells[:at], replace(WARM, part=cells[at].part, compiles=tuple(first.values())), *cells[at:])
+    at = cells.index(training[0])
+    return (*cells[:at], replace(WARM, part=training[0].part, compiles=tuple(first.values())), *cells[at:])
 
 
-def words_of(cell: Cell, args: argparse.Namespace) -> list[str]:
-    """The arguments that make another process see the same cell."""
-    words = ["--cell", cell.name, *(["--all"] if args.all else []), *(["--part", str(args.part)] if args.part else [])]
-    words += ["--only", *args.only] if args.only else []
-    words += ["--contestants", *args.contestants] if args.contestants else []
-    words += ["--rehearse", args.rehearse] if args.rehearse else []
-    return [*words, *(["--data", args.data] if args.data else [])]
-
-
-def seconds_of(cells: tuple[Cell, ...], args: argparse.Namespace) -> float:
+def seconds_of(cells: Sequence[Cell], args: argparse.Namespace) -> float:
     """Time for all cells together."""
     if args.seconds:
         return float(args.seconds)
-    return float("inf") if args.all or args.rehearse else sum(PART_SECONDS[part] for part in {cell.part for cell in cells})
+    parts = {cell.part for cell in cells if isinstance(cell, GpuCell)}
+    return float("inf") if args.all or args.rehearse else sum(PART_SECONDS[part] for part in parts)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from benchmarks.common.results import bar, bar_rows
+from benchmarks.common.report import heading
+from benchmarks.common.results import bar, bar_rows, table
 from benchmarks.gpu.plan import RARELY
 
 MIB = 1 << 20
@@ -29,27 +30,20 @@ def rows(results: dict[str, Any]) -> str:
         raise NoFigure("no rows: the tests that need a GPU were not run, or not to their end")
     if not tests["passed"]:
         raise NoFigure(f"no rows: tests failed: {'; '.join(list(tests['failed'])[:5]) or 'pytest could not run'}")
-    parts = [heading(about), *bar_rows(bars(cells)), ""]
+    parts = [*heading(about), *bar_rows(bars(cells)), ""]
+    kinds: dict[str, Callable[[dict[str, Any]], Iterator[str]]] = {
+        "tests": tests_rows, "steps": steps_rows, "ceilings": ceiling_rows, "timeline": timeline_rows, "memory": memory_rows,
+        "comparison": lambda result: comparison_rows(cell["cell"], result, cells),
+    }  # fmt: skip
     for name, cell in cells.items():
         kind = cell["cell"]["kind"]
         if "result" not in cell:
-            parts += [f"### {name}\n", f"Not measured: {cell['error'].splitlines()[0]}\n"]
-        elif kind == "tests":
-            parts += [*tests_rows(cell["result"]), ""]
-        elif kind == "steps":
-            parts += [*steps_rows(name, cell["result"]), ""]
-        elif kind == "comparison":
-            parts += [*comparison_rows(name, cell, cells), ""]
-        elif kind == "ceilings":
-            parts += [*ceiling_rows(cell["result"]), ""]
-        elif kind == "timeline":
-            parts += [*timeline_rows(name, cell["result"]), ""]
-        elif kind == "memory":
-            parts += [*memory_rows(name, cell["result"]), ""]
+            parts += [f"### {name}\n", f"Not measured: {cell.get('absent') or cell['error'].splitlines()[0]}\n"]
+        elif kind in kinds:
+            heads = {"tests": "Tests", "ceilings": "Ceilings of the machine"}
+            parts += [f"### {heads.get(kind, name)}\n", *kinds[kind](cell["result"]), ""]
         if "cut_short" in cell:
             parts.append(f"Cut short, these are the turns before: {cell['cut_short']}.\n")
-    if results["skipped"]:
-        parts.append(f"Left out for want of time: {', '.join(results['skipped'])}.\n")
     return "\n".join(parts)
 
 
@@ -67,16 +61,7 @@ def joined(several: list[dict[str, Any]]) -> dict[str, Any]:
         "command": "; ".join(results["about"]["command"] for results in several),
         "seconds": sum(results["about"]["seconds"] for results in several),
     }
-    return {"about": about, "cells": cells, "skipped": [name for r in several for name in r["skipped"] if name not in cells]}
-
-
-def heading(about: dict[str, Any]) -> str:
-    machine = f"{about['gpu']} ({about['gpu_bytes'] / 2**30:.0f} GiB, driver {about['driver']}), {about['cores']} cores"
-    versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
-    return (
-        f"`{about['command']}`, {about['date']}, {about['seconds']:.0f} s. {machine}, {about['processor']}, "
-        f"{about['host_bytes'] / 2**30:.0f} GiB. {versions}.\n"
-    )
+    return {"about": about, "cells": cells}
 
 
 # Bars ----------------------------------------------------------------------------------------------------------------
@@ -121,9 +106,7 @@ def _other_bars(name: str, cell: dict[str, Any]) -> Iterator[dict[str, Any]]:
 # Tables --------------------------------------------------------------------------------------------------------------
 
 
-def comparison_rows(name: str, cell: dict[str, Any], cells: dict[str, Any]) -> Iterator[str]:
-    about, result = cell["cell"], cell["result"]
-    yield f"### {name}\n"
+def comparison_rows(about: dict[str, Any], result: dict[str, Any], cells: dict[str, Any]) -> Iterator[str]:
     loading = result["shape"]["loading"]
     if result["preloaded_batches"]:
         loading = f"{result['preloaded_batches']} of them in memory, round and round"
@@ -132,11 +115,7 @@ def comparison_rows(name: str, cell: dict[str, Any], cells: dict[str, Any]) -> I
         f"{result['shape']['about']}; batch {about['batch_size']}, {about['rule']} unless named, budget "
         f"{about['rows_ratio']:.0%} of the rows{bytes_of}; batches: {loading}; {result['rounds']} rounds.\n"
     )
-    lines = [comparison_row(run, line, result, cells) for run, line in result["runs"].items()]
-    if lines:
-        yield f"| {' | '.join(lines[0])} |\n" + "|---" * len(lines[0]) + "|"
-    for line in lines:
-        yield f"| {' | '.join(line.values())} |"
+    yield from table([comparison_row(run, line, result, cells) for run, line in result["runs"].items()])
     yield from without_figures(result)
 
 
@@ -206,54 +185,55 @@ def floor_seconds(line: dict[str, Any], shape: dict[str, Any], cells: dict[str, 
 
 
 def tests_rows(result: dict[str, Any]) -> Iterator[str]:
-    yield f"### Tests\n\n{result['tests']} tests that need a GPU in {result['seconds']:.0f} s, none failed."
+    yield f"{result['tests']} tests that need a GPU in {result['seconds']:.0f} s, none failed."
     yield "Skipped: " + ("; ".join(f"{name}: {why}" for name, why in result["skipped"].items()) or "none") + "."
 
 
-def steps_rows(name: str, result: dict[str, Any]) -> Iterator[str]:
-    yield f"### {name}\n"
+def steps_rows(result: dict[str, Any]) -> Iterator[str]:
     for run, losses in result["losses"].items():
         yield f"{run}: {len(losses)} steps, loss {losses[0]:.4f} to {losses[-1]:.4f}."
     yield f"Greatest relative difference {result['difference']:.2g}, bound {result['bound']:g}."
 
 
+UNITS = {"bytes per second": (1e9, "GB/s"), "flops per second": (1e12, "TFLOP/s"), "seconds": (1e-6, "µs")}
+
+
 def ceiling_rows(result: dict[str, Any]) -> Iterator[str]:
-    yield "### Ceilings of the machine\n\n| what | figure |\n|---|---|"
+    lines = []
     for name, value in result.items():
-        words = name.replace("_", " ")
-        if name.endswith("seconds"):
-            yield f"| {words.removesuffix(' seconds')} | {1e6 * value:.2f} µs |"
-        elif "bytes_per_second" in name:
-            yield f"| {words.replace(' bytes per second', '')} | {value / 1e9:.1f} GB/s |"
-        elif "flops_per_second" in name:
-            yield f"| {words.replace(' flops per second', '')} | {value / 1e12:.1f} TFLOP/s |"
-        else:
-            yield f"| {words} | {value} |"
+        words, figure = name.replace("_", " "), str(value)
+        if unit := next((unit for unit in UNITS if unit in words), ""):
+            scale, sign = UNITS[unit]
+            words, figure = words.replace(f" {unit}", ""), f"{value / scale:.{2 if unit == 'seconds' else 1}f} {sign}"
+        lines.append({"what": words, "figure": figure})
+    return table(lines)
 
 
-def timeline_rows(name: str, result: dict[str, Any]) -> Iterator[str]:
-    yield f"### {name}\n"
-    yield (
-        "| run | steps, micro-batches a step | steps before | ms a step (under the profiler) | cold work, ms "
-        "| computation, ms | both at once, ms | overlap |\n" + "|---" * 8 + "|"
-    )
-    for run, line in result["runs"].items():
-        each = [1e3 * line[key] / line["steps"] for key in ("cold_seconds", "compute_seconds", "both_seconds")]
-        yield (
-            f"| {run} | {line['split']}, {line['micro_batches_per_step']:.1f} | {line['steps_before']} "
-            f"| {1e3 * line['seconds_per_step']:.3f} ({1e3 * line['seconds_per_step_profiled']:.3f}) | "
-            + " | ".join(f"{value:.3f}" for value in each)
-            + f" | {line['overlap_ratio']:.2f} |"
-        )
+def timeline_rows(result: dict[str, Any]) -> Iterator[str]:
+    yield from table([
+        {
+            "run": run,
+            "steps, micro-batches a step": f"{line['split']}, {line['micro_batches_per_step']:.1f}",
+            "steps before": str(line["steps_before"]),
+            "ms a step (under the profiler)":
+                f"{1e3 * line['seconds_per_step']:.3f} ({1e3 * line['seconds_per_step_profiled']:.3f})",
+            "cold work, ms": f"{1e3 * line['cold_seconds'] / line['steps']:.3f}",
+            "computation, ms": f"{1e3 * line['compute_seconds'] / line['steps']:.3f}",
+            "both at once, ms": f"{1e3 * line['both_seconds'] / line['steps']:.3f}",
+            "overlap": f"{line['overlap_ratio']:.2f}",
+        } for run, line in result["runs"].items()
+    ])  # fmt: skip
     yield from without_figures(result)
 
 
-def memory_rows(name: str, result: dict[str, Any]) -> Iterator[str]:
-    yield f"### {name}\n\n| run | seconds | steps | growth, tensors | growth, device | growth, host |\n|---|---|---|---|---|---|"
-    for run, line in result["runs"].items():
-        grown = [line[f"grown_{key}"] / MIB for key in ("tensor_bytes", "used_bytes", "host_bytes")]
-        steps = line["samples"][-1]["steps"]
-        yield f"| {run} | {line['seconds']:.0f} | {steps} | " + " | ".join(f"{value:.1f} MiB" for value in grown) + " |"
+def memory_rows(result: dict[str, Any]) -> Iterator[str]:
+    grown = {"tensors": "tensor_bytes", "device": "used_bytes", "host": "host_bytes"}
+    yield from table([
+        {
+            "run": run, "seconds": f"{line['seconds']:.0f}", "steps": str(line["samples"][-1]["steps"]),
+            **{f"growth, {what}": f"{line[f'grown_{key}'] / MIB:.1f} MiB" for what, key in grown.items()},
+        } for run, line in result["runs"].items()
+    ])  # fmt: skip
     yield from without_figures(result)
 
 

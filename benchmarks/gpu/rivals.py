@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from numpy.typing import NDArray
+from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from adaptive_rec.batch import Batch
@@ -24,15 +24,17 @@ from adaptive_rec.embedding.first_values import FreshRows
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.runtime.dense_optimizer import build_dense_optimizer
 from benchmarks.common.contestants import Where
-from benchmarks.common.rivals import by_feature, sparse_optimizer, torch_bag
+from benchmarks.common.loader import Loader
+from benchmarks.common.rivals import CPU, TorchSparse, by_feature
 from benchmarks.common.shapes import cores
-from benchmarks.gpu.loader import Loader
 
 
 class Rival(ABC):
     """What rivals share: loader, dense part, counting."""
 
     about = ""
+    tables: Any
+    """Its `Tables` of common/rivals.py."""
 
     @staticmethod
     def why_not(where: Where, config: Config) -> str:
@@ -56,7 +58,7 @@ class Rival(ABC):
         self.on_cuda = self.device.type == "cuda"
         use_tf32(config.run.precision == "tf32")
         self.make_tables()
-        self.loader = Loader(source, config.run.seed, config.run.batch_size, self.prepare)
+        self.loader = Loader(source, config, self.prepare)
         self._setup_seconds = time.perf_counter() - began
 
     @abstractmethod
@@ -66,19 +68,20 @@ class Rival(ABC):
     def step(self, batch: Any) -> int:
         """Train on a batch that `prepare` returned, or, where batches are brought ahead, on the last one; return its samples."""
 
-    @abstractmethod
     def rows(self, table: int) -> Tensor:
         """All rows of a table as they are now."""
+        rows: Tensor = self.tables.weight(table).cpu()
+        return rows
 
     def prepare(self, batch: Batch) -> Any:
         """Bring a batch into the form that `step` wants, in pinned memory. Runs on other threads."""
         return by_feature(batch, len(self.space.features), self.on_cuda)
 
-    def weights(self, table: int) -> Tensor:
+    def weights(self, table: int) -> NDArray[Any]:
         spec = self.space.tables[table]
         rows_RD = np.empty((spec.rows, spec.dim), dtype=np.float32)
         FreshRows(self.config.run.seed, self.space.tables).fill(table, rows_RD)  # as ours begin
-        return torch.from_numpy(rows_RD)
+        return rows_RD
 
     def loss(self, batch: Any, pooled_BTD: Tensor) -> Tensor:
         """`batch` has `dense_BX` and `labels_B`."""
@@ -111,20 +114,12 @@ class Rival(ABC):
 class TorchTables(Rival):
     """One `nn.EmbeddingBag(sparse=True)` for each table, with torch's own sparse optimizer."""
 
-    place = torch.device("cpu")
+    place = CPU
 
     def make_tables(self) -> None:
-        tables = range(len(self.space.tables))
-        self._bags = [torch_bag(self.weights(table).to(self.place)) for table in tables]
-        self._optimizer, note = sparse_optimizer(self.config, list(self._parameters()))
-        self.about = f"plain PyTorch {torch.__version__}: {note}, {torch.get_num_threads()} threads, tables on {self.place}"
-
-    def _parameters(self) -> Iterator[nn.Parameter]:
-        for bag in self._bags:
-            yield from bag.parameters()
-
-    def rows(self, table: int) -> Tensor:
-        return self._bags[table].weight.detach().cpu()
+        self.tables = TorchSparse(self.config, self.space, self.weights, device=self.place)
+        threads = f"{torch.get_num_threads()} threads, tables on {self.place}"
+        self.about = f"plain PyTorch {torch.__version__}: {self.tables.about}, {threads}"
 
 
 class PlainDevice(TorchTables):
@@ -136,13 +131,13 @@ class PlainDevice(TorchTables):
 
     def step(self, batch: Any) -> int:
         ids, offsets = ([part.to(self.device, non_blocking=True) for part in parts] for parts in (batch.ids_F, batch.offsets_F))
-        pooled = torch.stack([bag(*of) for bag, *of in zip(self._bags, ids, offsets, strict=True)], dim=1)
+        pooled = torch.stack([bag(*of) for bag, *of in zip(self.tables.bags, ids, offsets, strict=True)], dim=1)
         loss = self.loss(batch, pooled)
         self.dense_optimizer.zero_grad(set_to_none=True)
-        self._optimizer.zero_grad(set_to_none=True)
+        self.tables.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self.dense_optimizer.step()
-        self._optimizer.step()
+        self.tables.optimizer.step()
         return len(batch.labels_B)
 
 
@@ -155,12 +150,12 @@ class PlainHybrid(TorchTables):
 
     def make_tables(self) -> None:
         super().make_tables()
-        shape = (self.config.run.batch_size, len(self._bags), self.space.pools[0].dim)
+        shape = (self.config.run.batch_size, len(self.tables.bags), self.space.pools[0].dim)
         self._pooled = torch.empty(shape, pin_memory=self.on_cuda)
         self._gradient = torch.empty(shape, pin_memory=self.on_cuda)
 
     def step(self, batch: Any) -> int:
-        rows = zip(self._bags, batch.ids_F, batch.offsets_F, strict=True)
+        rows = zip(self.tables.bags, batch.ids_F, batch.offsets_F, strict=True)
         pooled = torch.stack([bag(ids, offsets) for bag, ids, offsets in rows], dim=1)
         staged = self._pooled[: len(pooled)].copy_(pooled.detach())
         on_device = staged.to(self.device, non_blocking=True, copy=True).requires_grad_()
@@ -173,7 +168,7 @@ class PlainHybrid(TorchTables):
         self.dense_optimizer.step()
         if copied is not None:
             copied.synchronize()
-        self._optimizer.zero_grad(set_to_none=True)
+        self.tables.optimizer.zero_grad(set_to_none=True)
         pooled.backward(gradient)
-        self._optimizer.step()
+        self.tables.optimizer.step()
         return len(batch.labels_B)

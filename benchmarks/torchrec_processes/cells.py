@@ -8,10 +8,11 @@ import json
 import statistics
 import tempfile
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.bench import Cell
+from benchmarks.common.cell import Cell
 from benchmarks.torchrec_processes.network import LOOPBACK, network, start_ranks
 from benchmarks.torchrec_processes.trial import (
     DEALT,
@@ -40,7 +41,7 @@ def run_cell(cell: Cell, args: argparse.Namespace, note: Callable[[str], None]) 
         out = Path(folder) / "found.json"
         settings = (*settings, *cell.settings, *args.set)
         trial = Trial(shape, data, names, samples, settings, rounds, steps, nodes[0].interface, cell.kind == ROWS)
-        start_ranks(nodes, args.ranks, ["benchmarks.torchrec_processes.rank", trial.text(), str(out)])
+        start_ranks(nodes, args.ranks, ["benchmarks.torchrec_processes.rank", json.dumps(asdict(trial)), str(out)])
         found: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
     note(f"raw {found['raw_gigabits']:.3f} Gbit/s, {found['rows']:,} rows")
     for name, run in found["runs"].items():

@@ -24,13 +24,12 @@ from adaptive_rec.batch import Batch, Position
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.source import Source
 from adaptive_rec.dense.models.build import build_model
-from adaptive_rec.live.telemetry import Event
 from adaptive_rec.offline.forecast.fitting import with_settings
 from adaptive_rec.placement import RowSpace
-from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.parts import PartOfBatches
 from adaptive_rec.system.group import ALONE, Group
 from adaptive_rec.system.torch_group import TorchGroup
+from benchmarks.common.contestants import Driven
 from benchmarks.common.shapes import SHAPES, Preloaded, configure, open_shape, preload
 from benchmarks.common.turns import Turn, take_turns
 from benchmarks.torchrec_processes.network import sent_bytes
@@ -40,10 +39,10 @@ MOST_BATCHES = 24
 RAW_BYTES = 32 << 20
 
 
-class Driven(Protocol):
+class Trained(Protocol):
     """What is measured: something that makes steps, the same on every rank."""
 
-    def drive(self, steps: int) -> float:
+    def train(self, steps: int) -> float:
         """Make so many steps. Returns the mean loss of their samples, of all ranks or of this one."""
 
     def close(self) -> None: ...
@@ -53,33 +52,20 @@ class Driven(Protocol):
         ...
 
 
-TURN = Event(0, "turn", "it ends where all ranks have ended their step")
-
-
-class OurRank:
-    """One rank of a run of ours, driven as the command line does."""
+class OurRank(Driven):
+    """One rank of a run of ours."""
 
     def __init__(self, config: Config, source: Source, group: Group) -> None:
-        self.runtime = assemble(config, source=source, group=group)
-        boundary = self.runtime.boundary
-
-        def stopping() -> Iterator[Any]:
-            yield from boundary()
-            yield TURN
-
-        self.runtime.boundary = stopping  # type: ignore[method-assign]
-        self._reports = self.runtime.run()
+        super().__init__(config, source, None, None, group=group)
+        self.end_turns_exactly()
         self.counted: Counter[str] = Counter()
         """The bytes that the rank has counted itself."""
 
-    def drive(self, steps: int) -> float:
+    def train(self, steps: int) -> float:
         meter = self.runtime.store.group.meter
-        sent, before, end = Counter(meter.sent_bytes), self.runtime.reports.totals(), self.runtime.step_number + steps
-        while next(self._reports) is not TURN or self.runtime.step_number < end:
-            pass
-        assert self.runtime.pipeline is not None
-        self.runtime.pipeline.settle()
-        self.runtime.observer.settle()
+        sent, before = Counter(meter.sent_bytes), self.runtime.reports.totals()
+        self.drive(steps)
+        self.finish()
         now = self.runtime.reports.totals()
         self.counted += Counter(meter.sent_bytes) - sent
         loss, samples = (now[key] - before[key] for key in ("loss_sum", "samples_trained"))
@@ -91,9 +77,6 @@ class OurRank:
             own, place = store.peers.own_range(table, 0, spec.rows)
             yield table, np.arange(spec.rows)[place], store.contents.export(table)[0][own]
 
-    def close(self) -> None:
-        self._reports.close()  # type: ignore[attr-defined]
-
 
 class DenseAlone:
     """The sum of the dense part's gradients over all ranks, which both sides make in each step, and nothing else."""
@@ -102,7 +85,7 @@ class DenseAlone:
         model = build_model(config, RowSpace.of(source.tables, source.features), source.dense_features)
         self._flat = torch.zeros(sum(parameter.numel() for parameter in model.parameters()))
 
-    def drive(self, steps: int) -> float:
+    def train(self, steps: int) -> float:
         for _ in range(steps):
             dist.all_reduce(self._flat)
         return float("nan")
@@ -116,8 +99,8 @@ class DenseAlone:
 class Measured:
     """A contestant whose clock and whose bytes run from one moment at which all ranks stand still to the next."""
 
-    def __init__(self, driven: Driven, trial: Trial) -> None:
-        self.steps, self._driven, self._trial = 0, driven, trial
+    def __init__(self, trained: Trained, trial: Trial) -> None:
+        self.steps, self._trained, self._trial = 0, trained, trial
         self._channel = dist.new_group()
 
     def turn(self, steps: int) -> Turn:
@@ -126,7 +109,7 @@ class Measured:
         sent, worked = sent_bytes(self._trial.interface), time.process_time()
         self._wait()
         with turn.stage("step"):
-            loss = self._driven.drive(steps)
+            loss = self._trained.train(steps)
             self._wait()
         sent, worked = sent_bytes(self._trial.interface) - sent, time.process_time() - worked
         of_rank = sent / int(os.environ["LOCAL_WORLD_SIZE"]) / (steps * self._trial.samples)
@@ -138,7 +121,7 @@ class Measured:
         return turn
 
     def facts(self) -> dict[str, Any]:
-        counted = self._driven.counted if isinstance(self._driven, OurRank) else {}
+        counted = self._trained.counted if isinstance(self._trained, OurRank) else {}
         per_sample = {kind: count / (self.steps * self._trial.samples) for kind, count in counted.items()}
         return {"counted_bytes": per_sample}
 
@@ -147,19 +130,19 @@ class Measured:
         largest movement of a row there."""
         of_one = {table: rows_RD for table, _, rows_RD in one.rows()}
         moved = max(float(np.abs(of_one[table] - rows_RD).max()) for table, rows_RD in enumerate(first))
-        apart = [np.abs(rows_RD - of_one[table][ids]).max(initial=0.0) for table, ids, rows_RD in self._driven.rows()]
+        apart = [np.abs(rows_RD - of_one[table][ids]).max(initial=0.0) for table, ids, rows_RD in self._trained.rows()]
         worst = torch.tensor([float(max(apart))])
         dist.all_reduce(worst, dist.ReduceOp.MAX, group=self._channel)
         return worst.item() / moved
 
     def close(self) -> None:
-        self._driven.close()
+        self._trained.close()
 
     def _wait(self) -> None:
         dist.barrier(self._channel)
 
 
-def build(name: str, config: Config, source: Preloaded, group: TorchGroup) -> Driven:
+def build(name: str, config: Config, source: Preloaded, group: TorchGroup) -> Trained:
     if name in (OURS, DEALT):
         return OurRank(config if name == OURS else with_settings(config, [("run.whole_tables", False)]), source, group)
     if name == DENSE:
@@ -199,7 +182,7 @@ def measure(trial: Trial, group: TorchGroup) -> dict[str, Any]:
     one = OurRank(config, source, ALONE) if trial.compares_rows else None
     drawn = [rows_RD for _, _, rows_RD in one.rows()] if one else []
     if one:
-        one.drive(trial.steps)
+        one.train(trial.steps)
     for name in trial.contestants:
         contestants[name] = Measured(build(name, config, source, group), trial)
         first[name] = contestants[name].turn(trial.steps).gained["loss"]
@@ -213,7 +196,8 @@ def measure(trial: Trial, group: TorchGroup) -> dict[str, Any]:
 
 
 def main() -> None:
-    trial = Trial.read(sys.argv[1])
+    values: dict[str, Any] = json.loads(sys.argv[1])
+    trial = Trial(**{**values, "contestants": tuple(values["contestants"]), "settings": tuple(values["settings"])})
     group = TorchGroup.join()
     found = measure(trial, group)
     if group.rank == 0:

@@ -157,7 +157,7 @@ class TorchRecRank:
         jagged = torchrec.KeyedJaggedTensor(self._keys, torch.cat(found.ids_F).int(), lengths=lengths)
         return TheirBatch(found.dense_BX, jagged, found.labels_B)
 
-    def drive(self, steps: int) -> float:
+    def train(self, steps: int) -> float:
         """Make so many steps. Returns the mean loss of this rank's samples."""
         losses = [self._pipelined_step() if self._pipeline is not None else self._step() for _ in range(steps)]
         return float(sum(losses)) / steps

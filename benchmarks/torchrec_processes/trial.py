@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
-from benchmarks.common.bench import Cell
+from benchmarks.common.cell import Cell
 
 OURS, DENSE = "ours", "dense gradients alone"
 DEALT = "ours, all rows dealt out"
@@ -68,12 +66,3 @@ class Trial:
     interface: str
     """The network interface whose bytes are counted, on every rank."""
     compares_rows: bool = False
-
-    def text(self) -> str:
-        return json.dumps(asdict(self))
-
-    @staticmethod
-    def read(text: str) -> Trial:
-        told = json.loads(text)
-        found: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in told.items()}
-        return Trial(**found)

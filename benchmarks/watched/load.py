@@ -7,6 +7,7 @@ import asyncio
 import itertools
 import json
 import signal
+import sys
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -110,7 +111,7 @@ def load(arguments: argparse.Namespace) -> None:
     from adaptive_rec.service.serve import give_way
 
     give_way()
-    clients = Clients(json.loads(arguments.about.read_text()))
+    clients = Clients(json.loads(Path(arguments.about).read_text()))
 
     async def go() -> None:
         done = asyncio.Event()
@@ -124,16 +125,10 @@ def load(arguments: argparse.Namespace) -> None:
         for task in asking:
             task.cancel()
         about = {"seconds": clients.seconds, "messages": [reader.messages for reader in streams]}
-        arguments.out.write_text(json.dumps(about))
+        Path(arguments.out).write_text(json.dumps(about))
 
     asyncio.run(go())
 
 
 if __name__ == "__main__":
-    line = argparse.ArgumentParser()
-    line.add_argument("--about", type=Path, required=True, help="the run's runtime file")
-    line.add_argument("--out", type=Path, required=True)
-    line.add_argument("--viewers", type=int, required=True)
-    for name in ("--hz", "--requests"):
-        line.add_argument(name, type=float, required=True)
-    load(line.parse_args())
+    load(argparse.Namespace(**json.loads(sys.argv[1])))

@@ -28,9 +28,8 @@ class Side:
         self.name, self.out = name, folder / name
         self._environment = {**os.environ, "PYTHONPATH": f"{checkout}{os.pathsep}{ROOT}", "XDG_RUNTIME_DIR": str(folder)}
         wait_briefly(self._environment)
-        words = ["--preset", arguments.preset, *(word for key in arguments.set for word in ("--set", key))]
-        serve = [] if name == "alone" else ["--serve"]
-        self.trainer = self._start("train.py", "--out", str(self.out), *serve, *words)
+        serve = name != "alone"
+        self.trainer = self._start("train.py", preset=arguments.preset, set=arguments.set, out=str(self.out), serve=serve)
         self.sidecar: int | None = None
         self.clients: subprocess.Popen[bytes] | None = None
         while not (self.out / "metrics.jsonl").exists():
@@ -43,14 +42,14 @@ class Side:
             self.sidecar = next(int(child) for each in children for child in each.read_text().split())
             self.about = folder / "adaptive-rec" / f"{self.trainer.pid}.json"
         if name not in ("alone", "served"):
-            load = [f"--{key}={getattr(arguments, key)}" for key in ("viewers", "hz", "requests")]
-            self.clients = self._start("load.py", "--about", str(self.about), "--out", str(self.out / "load.json"), *load)
+            load = {key: getattr(arguments, key) for key in ("viewers", "hz", "requests")}
+            self.clients = self._start("load.py", about=str(self.about), out=str(self.out / "load.json"), **load)
         time.sleep(WARM_SECONDS)
         self.tell(signal.SIGSTOP)
         self.turns: list[dict[str, float]] = []
 
-    def _start(self, script: str, *words: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, str(Path(__file__).with_name(script).resolve()), *words]
+    def _start(self, script: str, **values: Any) -> subprocess.Popen[bytes]:
+        command = [sys.executable, str(Path(__file__).with_name(script).resolve()), json.dumps(values)]
         return subprocess.Popen(command, cwd=self.out.parent, env=self._environment, start_new_session=True)
 
     def tell(self, number: int) -> None:

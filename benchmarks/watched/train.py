@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
 import signal
+import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +23,9 @@ def train(arguments: argparse.Namespace) -> None:
     from adaptive_rec.run.training_run import TrainingRun
 
     endless = ["run.steps=0", "data.synthetic.samples=1000000000", "data.source=synthetic", "checkpoint.every_seconds=0"]
-    training = TrainingRun(load_config(arguments.preset, {}, [*endless, *arguments.set]), arguments.out)
+    training = TrainingRun(load_config(arguments.preset, {}, [*endless, *arguments.set]), Path(arguments.out))
     runtime = training.runtime
-    ended_at = np.lib.format.open_memmap(arguments.out / "ended_at.npy", "w+", np.float64, (MOST_STEPS,))
+    ended_at = np.lib.format.open_memmap(training.out / "ended_at.npy", "w+", np.float64, (MOST_STEPS,))
     pulse = runtime.publisher.pulse
 
     def note() -> None:
@@ -31,19 +34,11 @@ def train(arguments: argparse.Namespace) -> None:
 
     runtime.publisher.pulse = note  # type: ignore[method-assign]
     signal.signal(signal.SIGTERM, lambda *_: runtime.state.stop())
-    if arguments.serve:
-        with Sidecar(ServeOptions(port=0), training.out, training.runtime, print):
-            for _ in training.events():
-                pass
-    else:
+    serving = Sidecar(ServeOptions(port=0), training.out, training.runtime, print) if arguments.serve else nullcontext()
+    with serving:
         for _ in training.events():
             pass
 
 
 if __name__ == "__main__":
-    line = argparse.ArgumentParser()
-    line.add_argument("--out", type=Path, required=True)
-    line.add_argument("--serve", action="store_true")
-    line.add_argument("--preset", required=True)
-    line.add_argument("--set", action="append", default=[])
-    train(line.parse_args())
+    train(argparse.Namespace(**json.loads(sys.argv[1])))

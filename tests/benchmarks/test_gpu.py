@@ -1,6 +1,6 @@
 """The GPU benchmarks, rehearsed: no figure comes of it, but every part runs, in the order and the forms of a real run.
 
-What is made by hand is in `test_bench_gpu_results.py` and `test_bench_gpu_turns.py`.
+What is made by hand is in `test_gpu_results.py` and `test_gpu_turns.py`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from typing import Any
 
 import pytest
 
+from benchmarks.common import bench as common_bench
 from benchmarks.common import machine
-from benchmarks.gpu import carry, conduct, gpu_tests, plan, report, stand_ins, unpack
-from benchmarks.gpu.__main__ import arguments, without_carried
-from benchmarks.gpu.conduct import resumable, run_apart
+from benchmarks.common.bench import asked
+from benchmarks.gpu import carry, gpu_tests, plan, report, stand_ins, unpack
+from benchmarks.gpu.__main__ import BENCH, without_carried
 
 ROOT = Path(__file__).parents[2]
 
@@ -173,24 +174,25 @@ def test_cells_are_listed_in_columns() -> None:
 
 
 def test_a_cell_is_taken_up_if_it_was_measured_here_and_with_these_sources(tmp_path: Path) -> None:
-    args, cell, path = arguments(["--all"]), plan.CEILINGS, tmp_path / "cell.json"
+    args, cell, path = BENCH.arguments(["--all"]), plan.CEILINGS, tmp_path / "cell.json"
     about = {"fingerprint": machine.fingerprint("gpu"), "here": machine.here(), "rehearsal": ""}
-    old = {"cell": asdict(cell), "data": None, "about": about, "result": {}}
+    old = {"cell": asdict(cell), "asked": asked(args), "about": about, "result": {}}
 
     def taken_up(**changes: Any) -> bool:
         path.write_text(json.dumps({**old, **changes}))
-        return resumable(path, cell, args) is not None
+        return BENCH.resumable(path, cell, args) is not None
 
     assert taken_up()
     assert not taken_up(about=about | {"here": about["here"] | {"gpus": ["another", "all"]}})
     assert not taken_up(about=about | {"here": about["here"] | {"torch": "0.1"}})
     assert not taken_up(about=about | {"fingerprint": "another"})
     assert not taken_up(partial=True)
-    assert not taken_up(data="train.txt")
+    assert not taken_up(asked=asked(args) | {"data": "train.txt"})
+    assert asked(BENCH.arguments(["--all", "--seconds", "9", "--carried", "there"])) == asked(args)
     files = machine.measuring_files("gpu")
     assert {"measure.py", "rivals.py", "loop.py", "tiny.toml"} <= {path.name for path in files}
     of_the_benchmark = {path.name for path in files if path.parent.parent.name == "benchmarks"}
-    assert not {"report.py", "picture.py", "conduct.py"} & of_the_benchmark
+    assert not {"report.py", "picture.py", "__main__.py"} & of_the_benchmark
 
 
 @pytest.mark.slow
@@ -202,8 +204,9 @@ def test_the_long_one_is_taken_up_again_cell_by_cell(tmp_path: Path) -> None:
     spoilt.write_text(spoilt.read_text()[:100])  # as if it had ended while writing
     again = bench(*words)
     assert again.returncode == 0
-    assert "kaggle-2048-1pc-rowwise_adagrad: measured before" in again.stdout
-    assert "ceilings: rehearsed" in again.stdout
+    (line,) = (line for line in again.stdout.splitlines() if line.endswith("(measured before)"))
+    assert line.startswith("kaggle-2048-1pc-rowwise_adagrad: ")
+    assert "\nceilings: " in f"\n{again.stdout}"
     assert set(json.loads((tmp_path / "results.json").read_text())["cells"]) == set(some)
 
 
@@ -211,27 +214,28 @@ def test_the_long_one_is_taken_up_again_cell_by_cell(tmp_path: Path) -> None:
 def test_a_cell_in_its_own_process_returns_its_results_or_its_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conduct, "LOOK_SECONDS", 120)  # no look at what is written before the end, however slow it is
-    args = arguments(["--rehearse", "cpu"])
-    cell, path = plan.rehearsed((plan.CEILINGS,))[0], tmp_path / "ceilings.json"
+    monkeypatch.setattr(common_bench, "LOOK_SECONDS", 120)  # no look at what is written before the end, however slow it is
+    args = BENCH.arguments(["--rehearse", "cpu", "--out", str(tmp_path)])
+    cell, path = plan.rehearsed(plan.CEILINGS), tmp_path / "cells" / "ceilings.json"
+    path.parent.mkdir()
     saved: list[dict[str, Any]] = []
-    found = run_apart(cell, args, tmp_path, path, 60, 60, saved.append)
+    found = BENCH.run_apart(cell, args, 60, saved.append)
     assert found["result"]["up_bytes_per_second"] > 0
     assert found == json.loads(path.read_text())
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    found = run_apart(cell, args, tmp_path, path, 60, 60, saved.append)
+    found = BENCH.run_apart(cell, args, 60, saved.append)
     assert "exit status 1" in found["error"]
     assert "result" not in found
     fallen = tmp_path / "python"
     fallen.write_text(f'#!/bin/sh\necho \'{{"result": {{}}, "partial": true}}\' > {path}\nexit 3\n')
     fallen.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(fallen))
-    found = run_apart(cell, args, tmp_path, path, 60, 60, saved.append)
+    found = BENCH.run_apart(cell, args, 60, saved.append)
     assert found == {"result": {}, "partial": True, "cut_short": "exit status 3"}
     assert not saved
-    monkeypatch.setattr(conduct, "LOOK_SECONDS", 0.5)
+    monkeypatch.setattr(common_bench, "LOOK_SECONDS", 0.5)
     fallen.write_text(f'#!/bin/sh\necho \'{{"result": {{}}, "partial": true}}\' > {path}\nsleep 1.5\nexit 3\n')
-    run_apart(cell, args, tmp_path, path, 60, 60, saved.append)
+    BENCH.run_apart(cell, args, 60, saved.append)
     assert saved[0] == {"result": {}, "partial": True, "cut_short": "the whole was stopped"}
 
 
@@ -253,7 +257,7 @@ for rule, names in json.loads(sys.argv[1]):
         rival = RIVAL_CLASSES[name](name, config, source, here, **({"cached_ratio": 0.1} if name == "fbgemm" else {}))
         rival.drive(20)
         for table in range(4):
-            rows, began = ours.runtime.store.contents.export(table)[0], rival.weights(table).numpy()
+            rows, began = ours.runtime.store.contents.export(table)[0], rival.weights(table)
             moved = np.abs(rows - began).max()
             print(rule, name, moved > 1e-3 and np.abs(rows - rival.rows(table).numpy()).max() < 1e-3 * moved)
         rival.close()
@@ -298,17 +302,17 @@ def test_it_runs_without_the_libraries_it_never_uses() -> None:
         "            raise ModuleNotFoundError('not installed: ' + name)\n"
         "sys.meta_path.insert(0, Refuse())\n"
         "from benchmarks.gpu import stand_ins\n"
-        "stand_ins._found = lambda name: False\n"
-        "print(stand_ins.install())\n"
+        "stand_ins.is_installed = lambda name: False\n"
+        "stand_ins.install()\n"
         "import benchmarks.gpu.cells\n"
-        "from adaptive_rec import checkpoint\n"
+        "from adaptive_rec.data import packed\n"
         "try:\n"
-        "    checkpoint.load_file('x')\n"
+        "    packed.ZstdDecompressor()\n"
         "except ImportError as error:\n"
         "    print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=600)
-    assert "['backports', 'safetensors']" in done.stdout, done.stdout + done.stderr
+    assert done.stdout == "backports.zstd is not installed: .zst files cannot be read\n", done.stdout + done.stderr
     assert stand_ins.missing(on_gpu=False) == []
 
 

@@ -20,7 +20,7 @@ from adaptive_rec.batch import Batch, is_one_each
 from benchmarks.common import shapes
 from benchmarks.common.contestants import Where
 from benchmarks.gpu import apart, cells, compiling, measure, plan
-from benchmarks.gpu.__main__ import arguments
+from benchmarks.gpu.__main__ import BENCH
 from benchmarks.gpu.limit import OutOfTime, limited
 from benchmarks.gpu.shared_batches import Shelf
 
@@ -103,16 +103,16 @@ class Slow:
 
 def test_contestants_are_chosen_by_name() -> None:
     cells = ["kaggle-2048-10pc-preloaded", "mlperf-16384-10pc-preloaded"]
-    args = arguments(["--only", *cells, "--contestants", "device_only", "hotline/never", "fbgemm"])
-    warm, *found = plan.chosen(args)
+    args = BENCH.arguments(["--only", *cells, "--contestants", "device_only", "hotline/never", "fbgemm"])
+    warm, *found = BENCH.chosen(args)
+    assert isinstance(warm, plan.GpuCell)
     assert [(cell.name, cell.contestants) for cell in found] == [
         (name, ("hotline/never", "device_only", "fbgemm")) for name in cells
     ]
     assert {name for _, name in warm.compiles} == {"hotline/never", "device_only"}
-    again = plan.chosen(arguments(plan.words_of(found[1], args)))
-    assert found[1] in again
+    assert BENCH.chosen(BENCH.arguments([*args.words, "--cell", found[1].name])) == (found[1],)
     with pytest.raises(SystemExit, match="no contestant named fbgem in these cells; --list names them"):
-        plan.chosen(arguments(["--only", *cells, "--contestants", "device_only", "fbgem"]))
+        BENCH.chosen(BENCH.arguments(["--only", *cells, "--contestants", "device_only", "fbgem"]))
 
 
 @pytest.mark.slow
@@ -153,15 +153,16 @@ def test_a_cell_ends_in_its_time_however_slow_its_contestants_are(
 
 @pytest.mark.slow
 def test_kernels_are_compiled_in_processes_of_their_own_and_not_longer_than_there_is_time(tmp_path: Path) -> None:
-    args = arguments(["--rehearse", "cpu", "--only", "kaggle-2048-10pc-preloaded"])
-    cell = plan.chosen(args)[0]
+    args = BENCH.arguments(["--rehearse", "cpu", "--only", "kaggle-2048-10pc-preloaded"])
+    cell = BENCH.chosen(args)[0]
+    assert isinstance(cell, plan.GpuCell)
     compiled = ["hotline/never", "device_only", plan.IN_PLACE, plan.RARELY, "hotline"]
     assert (cell.kind, [name for _, name in cell.compiles]) == ("warm", compiled)
     cell = replace(cell, compiles=(*cell.compiles[:1], (WORDS[1], "no_such_policy")))
 
     def found(seconds: float) -> dict[str, Any]:
         context = cells.Context(HERE, time.perf_counter() + seconds, None, "", lambda _: None, lambda _: None)
-        return compiling.compile_kernels(cell, args, context)
+        return compiling.compile_kernels(cell, args.words, context)
 
     enough = found(240)
     assert (enough["compiled"], enough["left_out"]) == (1, {})
@@ -179,7 +180,7 @@ def test_rivals_train_on_the_batches_of_the_cell(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(measure, "WARM_RATIO", 0.0)
     monkeypatch.setattr(measure, "turn_steps", lambda *_: 10)
     cell = replace(
-        plan.rehearsed((plan.FIRST[4],))[0], name=WORDS[1], contestants=("plain", "hotline/never", "plain_device")
+        plan.rehearsed(plan.FIRST[4]), name=WORDS[1], contestants=("plain", "hotline/never", "plain_device")
     )
     lines: list[str] = []
     context = cells.Context(HERE, time.perf_counter() + 240, None, "", lines.append, lambda _: None, apart=WORDS)

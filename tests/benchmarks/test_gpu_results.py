@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from adaptive_rec.live.telemetry import finite
+from benchmarks.common.report import failures
 from benchmarks.gpu import (
-    conduct,
     gpu_tests,
     growth,
     intervals,
@@ -41,12 +41,12 @@ def test_a_test_that_fails_or_is_skipped_without_excuse_is_named_and_there_are_n
     result = gpu_tests.outcomes(log) | {"ended": True, "passed": False, "seconds": 1.0}
     assert list(result["failed"]) == ["tests/parity/a.py::b", "tests/x.py::d"]
     cell = {"cell": asdict(plan.TESTS), "result": result}
-    results = {"about": ABOUT, "cells": {"tests": cell}, "skipped": []}
+    results = {"about": ABOUT, "cells": {"tests": cell}}
     with pytest.raises(report.NoFigure, match=r"tests/parity/a\.py::b"):
         report.rows(results)
     bars = report.bars(results["cells"])
     assert [(bar["figure"], bar["met"]) for bar in bars] == [(2, False)]
-    assert conduct.tell({**results, "bars": bars, "no_rows": ""}, tmp_path) == 1
+    assert failures(results["cells"]) == ["tests", "tests: tests/parity/a.py::b", "tests: tests/x.py::d"]
     other = {**results, "about": {**ABOUT, "gpu": "another"}}
     with pytest.raises(report.NoFigure, match="gpu is 'none' and 'another'"):
         report.joined([results, other])
@@ -58,7 +58,7 @@ def test_a_test_that_fails_or_is_skipped_without_excuse_is_named_and_there_are_n
 def test_intervals() -> None:
     assert intervals.merge([(3, 4), (0, 1), (1, 2), (3.5, 5), (6, 6)]) == [(0, 2), (3, 5)]
     assert intervals.length([(0, 2), (1, 3), (5, 6)]) == 4
-    assert intervals.intersect([(0, 2), (3, 6)], [(1, 4), (5, 7)]) == [(1, 2), (3, 4), (5, 6)]
+    assert intervals.overlap({"up": [(0, 2), (3, 6)], "kernels": [(1, 4), (5, 7)]})["both_seconds"] == 3
     assert intervals.cut([(0, 2), (3, 6), (8, 9)], 1, 4) == [(1, 2), (3, 4)]
 
 
@@ -156,15 +156,17 @@ def test_the_plan_keeps_to_its_time_whatever_the_cells_take() -> None:
             cells = plan.warmed(tuple(cell for cell in plan.FIRST if cell.part == part))
             assert sum(cell.seconds for cell in cells) <= total + 2
             spent, taken = 0.0, []
-            for number, cell in enumerate(cells):
-                seconds = plan.share(cell, cells[number + 1 :], total - spent)
+            for number in range(len(cells)):
+                seconds = plan.share(cells[number:], total - spent)
                 taken.append(seconds)
                 spent += factor * seconds
             assert spent <= total * max(1.0, factor)
             assert all(taken[:2])
             assert total < 300
     assert sum(plan.PART_SECONDS.values()) < 590
-    assert plan.share(replace(plan.FIRST[4], least_seconds=40), (), 39) == 0
+    assert plan.share([replace(plan.FIRST[4], least_seconds=40)], 39) == 0
+    assert plan.share(plan.FIRST, 39, stretches=False) == 0
+    assert plan.share(plan.FIRST, 40, stretches=False) == 40
     names = [cell.name for cell in plan.all_cells()]
     assert len(set(names)) == len(names)
 

@@ -6,13 +6,15 @@ import math
 import os
 import time
 from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.common import turns
-from benchmarks.common.bench import CLOSING_SECONDS, Bench, Cell
+from benchmarks.common.bench import CLOSING_SECONDS, Bench
+from benchmarks.common.cell import Cell
 from benchmarks.common.report import absences, failures
 from benchmarks.common.turns import Turn
 from benchmarks.cpu.__main__ import BENCH
@@ -47,10 +49,8 @@ def test_cells_that_are_asked_for_have_no_limit(words: dict[str, Any]) -> None:
 
 def test_a_cell_that_does_not_end_is_stopped_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Bench, "module", "tests.benchmarks.endless")
-    monkeypatch.setattr("sys.argv", ["bench"])
-    monkeypatch.setattr("benchmarks.common.bench.CLOSING_SECONDS", 0)
     began = time.monotonic()
-    found = QUICK.run_apart(CELLS[0], Namespace(out=tmp_path), limit=4.0)
+    found = replace(QUICK, least_seconds=0).run_apart(CELLS[0], Namespace(out=tmp_path, words=[]), limit=4.0)
     assert time.monotonic() - began < 20
     assert absences(found) == {"": "stopped after 4 s, its limit on this processor"}
     assert not failures({"a": found})
@@ -66,7 +66,8 @@ def test_a_bench_whose_first_cell_was_stopped_has_rows_that_name_it(tmp_path: Pa
 
 
 def test_a_cell_for_which_no_time_is_left_is_not_begun(tmp_path: Path) -> None:
-    assert absences(QUICK.run_apart(CELLS[0], Namespace(out=tmp_path), limit=3.0)) == {"": "no time was left of 100 s"}
+    args = Namespace(out=tmp_path, all=False, only=None)
+    assert absences(QUICK.run_apart(CELLS[0], args, limit=3.0)) == {"": "no time was left of 100 s"}
 
 
 class Slow:
