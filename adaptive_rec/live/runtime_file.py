@@ -179,6 +179,12 @@ def is_alive(pid: int, process_start: int | None) -> bool:
     return not ended and (process_start is None or int(fields[START_TIME_FIELD - 3]) == process_start)
 
 
+def parent_of(pid: int) -> int | None:
+    """Return the process that has started this one; None if the system does not say."""
+    fields = _stat_fields(pid)
+    return int(fields[1]) if fields else None
+
+
 def _not_served(run: str) -> str:
     """Say what the run in a directory is doing, or what became of it, where a client names one that is not served."""
     state = state_of_directory(Path(run))

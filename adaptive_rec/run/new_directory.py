@@ -15,6 +15,7 @@ from typing import IO
 
 from adaptive_rec.errors import UsageError
 from adaptive_rec.live.life import holder
+from adaptive_rec.live.runtime_file import parent_of
 from adaptive_rec.system.drafts import MOST_TRIES, is_at, is_draft, make_shared_folder, reserved
 from adaptive_rec.system.durable import write_whole
 from adaptive_rec.system.own_files import check_own, mode_at, open_own
@@ -65,11 +66,12 @@ def check_written(out: Path) -> None:
             raise UsageError(f"{path} must be a {rule}, as it is written to, it is a {found}")
 
 
-def is_held_by(out: Path, session: int) -> bool:
-    """Return whether a process of this session holds a run directory's lock."""
+def is_held_by(out: Path, leader: int) -> bool:
+    """Return whether a process of the session that `leader` leads holds a run directory's lock, or one that `leader` has started:
+    each rank of several processes leads a session of its own."""
     process = holder(out / LOCK)
     try:
-        return process is not None and os.getsid(process) == session
+        return process is not None and leader in (os.getsid(process), parent_of(process))
     except OSError:  # it has just ended
         return False
 
