@@ -199,7 +199,7 @@ class Mailbox:
             self._check, self.newest = refuse, None
 
     def refuse_undoes(self, reason: str) -> None:
-        """Refuse the undoes that wait, as the run goes back: what they undo may be lost, or changed since. The journal says so."""
+        """Refuse undoes that wait, as the run goes back: what they undo may be lost, or changed since. The journal says so."""
         self._returned = [self._refused(each, reason) if "undoes" in each.note else each for each in self.take()]
 
     def _refused(self, undo: Command, reason: str) -> Command:

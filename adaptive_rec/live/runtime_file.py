@@ -179,7 +179,7 @@ def is_alive(pid: int, process_start: int | None) -> bool:
     return not ended and (process_start is None or int(fields[START_TIME_FIELD - 3]) == process_start)
 
 
-def parent_of(pid: int) -> int | None:
+def parent_process(pid: int) -> int | None:
     """Return the process that has started this one; None if the system does not say."""
     fields = _stat_fields(pid)
     return int(fields[1]) if fields else None

@@ -15,7 +15,6 @@ from typing import IO
 
 from adaptive_rec.errors import UsageError
 from adaptive_rec.live.life import holder
-from adaptive_rec.live.runtime_file import parent_of
 from adaptive_rec.system.drafts import MOST_TRIES, is_at, is_draft, make_shared_folder, reserved
 from adaptive_rec.system.durable import write_whole
 from adaptive_rec.system.own_files import check_own, mode_at, open_own
@@ -69,9 +68,11 @@ def check_written(out: Path) -> None:
 def is_held_by(out: Path, leader: int) -> bool:
     """Return whether a process of the session that `leader` leads holds a run directory's lock, or one that `leader` has started:
     each rank of several processes leads a session of its own."""
+    from adaptive_rec.live.runtime_file import parent_process
+
     process = holder(out / LOCK)
     try:
-        return process is not None and leader in (os.getsid(process), parent_of(process))
+        return process is not None and leader in (os.getsid(process), parent_process(process))
     except OSError:  # it has just ended
         return False
 

@@ -266,8 +266,8 @@ def test_tokens_stay_out_of_what_is_printed_of_a_file():
     [
         (["started", "finished"], False, r"is finished, see adaptive-rec serve [^,]+$"),
         (["started", "paused"], False, r"was killed, see adaptive-rec serve \S+, adaptive-rec train --resume --out \S+ goes on"),
-        (["started", "suspended"], False, r"is suspended, see adaptive-rec serve \S+, adaptive-rec train --resume --out \S+ goes on"),
-        (["started"], True, r"is training without a service \(--no-serve\): adaptive-rec serve \S+ shows it, kill HOLDER ends it"),
+        (["started", "suspended"], False, r"is suspended, see adaptive-rec serve \S+, \S+ train --resume --out \S+ goes on"),
+        (["started"], True, r"is training without a service \(--no-serve\): \S+ serve \S+ shows it, kill HOLDER ends it"),
         ([], True, "is starting"),
     ],
 )

@@ -261,7 +261,8 @@ def test_an_undo_that_waits_for_a_rollback_is_refused(tmp_path: Path) -> None:
     to_5 = rollback_command(to_step=5, knobs={"alpha": 0.7}, answer=lambda _: None)
     undo = Command("change_knobs", {"alpha": 0.9}, note={"undoes": 7})
     run = begin(tmp_path / "run", EVERY_5, SHORT)
-    client = Client(step8=[Command("change_knobs", {"alpha": 0.8})], step12=[to_5, undo, Command("change_knobs", {"lr_factor": 0.5})])
+    change = Command("change_knobs", {"lr_factor": 0.5})
+    client = Client(step8=[Command("change_knobs", {"alpha": 0.8})], step12=[to_5, undo, change])
     events = client.train(run)
     run.finish()
 
