@@ -95,7 +95,7 @@ class CurrentRun:
     # The training thread replaces it ---------------------------------------------------------------------------------
 
     def let_go(self) -> None:
-        """Let the runtime go, whose memory another one needs. Clients see that the run goes back; all commands but undoes wait."""
+        """Let the runtime go, whose memory another one needs. Clients see that the run goes back; commands but undoes wait."""
         self._leave("rolling_back")
         self.mailbox.let_go(GOES_BACK)
         self.mailbox.refuse_undoes(NOT_UNDONE)
