@@ -43,7 +43,7 @@ def detach(words: list[str], out: Path, config: Config, resume: bool, serve: boo
     with ExitStack() as stack:
         log, descriptor = _log(out, resume, stack)
         child = _start(words, out, descriptor, before, config.data.follow)
-        file = _runtime_file(child) if serve and child.returncode is None else None
+        file = _runtime_file(child, out) if serve and child.returncode is None else None
         code = child.poll()
         if log.parent != out and code != UsageError.exit_code and (out / "config.toml").exists():
             log = log.rename(out / LOG)
@@ -77,7 +77,7 @@ def describe_detached(pid: int, out: Path, log: Path, file: RuntimeFile | None, 
     lines = [("pid", str(pid)), ("run", printable_path(out)), *([("length", printable(length))] if length else [])]
     stop = f"kill {pid}"
     if file is not None:
-        which = "" if _is_only(file) else f" --run {pid}"
+        which = "" if _is_only(file) else f" --run {file.pid}"
         hint = f"{file.url}   (adaptive-rec dashboard{which} prints a link that signs in)"
         lines += [("dashboard", file.dashboard_url if on_terminal() else hint)]
         lines += [("status", f"adaptive-rec status{which} --watch")]
@@ -139,14 +139,15 @@ def _has(events: Path, start_byte: int, kind: str) -> bool:
     return any(event.get("kind") == kind for event in _lines_from(events, start_byte))
 
 
-def _runtime_file(child: subprocess.Popen[bytes]) -> RuntimeFile | None:
-    """Return the runtime file of a run under way, or None where its sidecar could not start."""
+def _runtime_file(child: subprocess.Popen[bytes], out: Path) -> RuntimeFile | None:
+    """Return the runtime file of a run under way, which names rank 0 where `child` has started several processes, or None where
+    its sidecar could not start."""
     from adaptive_rec.live.runtime_file import under_way
 
-    end = time.monotonic() + SIDECAR_SECONDS
+    end, run = time.monotonic() + SIDECAR_SECONDS, os.path.realpath(out)
     while True:
         try:
-            file = next((file for file in under_way() if file.pid == child.pid), None)
+            file = next((file for file in under_way() if os.path.realpath(file.run) == run), None)
         except AdaptiveRecError:
             return None  # the run's log has the reason
         if file is not None or child.poll() is not None or time.monotonic() > end:

@@ -123,7 +123,10 @@ class Launcher:
         except ChildFailedError as error:
             _, failure = error.get_first_failure()
             self._code = max(1, int(failure.exitcode))
-            if self._ends and not self._signal and "exit code" not in (first := self._first_end()):
+            first = self._first_end()
+            # torchrun ends the others by SIGTERM, and may have taken the status of the rank that failed before it was noted
+            is_known = "exit code" in first or ("SIGTERM" in first and failure.exitcode > 0)
+            if self._ends and not self._signal and not is_known:
                 self._code = 1
                 say(f"error: {first}, and all others with it (see {FAQ}#rank-ended)", sys.stderr)
 

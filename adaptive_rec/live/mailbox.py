@@ -198,6 +198,17 @@ class Mailbox:
         with self._lock:
             self._check, self.newest = refuse, None
 
+    def refuse_undoes(self, reason: str) -> None:
+        """Refuse undoes that wait, as the run goes back: what they undo may be lost, or changed since. The journal says so."""
+        self._returned = [self._refused(each, reason) if "undoes" in each.note else each for each in self.take()]
+
+    def _refused(self, undo: Command, reason: str) -> Command:
+        """Return the note that takes the place of an undo, which answers its client."""
+        with self._lock:
+            self._waiting.remove(WaitingChange(undo.values, undo.note))
+        told = {"kind": "warning", "text": f"change_knobs: {reason}"}
+        return Command("note", told, lambda _: undo.answer(ConflictError(reason)))
+
     def take_over(self, knobs: Knobs, check: Check) -> None:
         """Hold commands for another run from now on. Those that wait are kept."""
         with self._lock:

@@ -21,7 +21,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from adaptive_rec.errors import AdaptiveRecError, UsageError, did_you_mean
-from adaptive_rec.live.life import OVER, state_of_directory
+from adaptive_rec.live.life import OVER, holder, state_of_directory
 from adaptive_rec.live.sign_in_code import new_code
 from adaptive_rec.system.regular_files import parse_json
 
@@ -179,15 +179,25 @@ def is_alive(pid: int, process_start: int | None) -> bool:
     return not ended and (process_start is None or int(fields[START_TIME_FIELD - 3]) == process_start)
 
 
+def parent_process(pid: int) -> int | None:
+    """Return the process that has started this one; None if the system does not say."""
+    fields = _stat_fields(pid)
+    return int(fields[1]) if fields else None
+
+
 def _not_served(run: str) -> str:
     """Say what the run in a directory is doing, or what became of it, where a client names one that is not served."""
     state = state_of_directory(Path(run))
     if state is None:
         return ""
+    if state == "starting":
+        return f"; the run in {run} is starting"
     if state not in (*OVER, "branched"):
-        served = "" if state == "starting" else " without a service (--no-serve)"
-        return f"; the run in {run} is {state.replace('_', ' ')}{served}"
-    return f"; the run in {run} {'was' if state == 'killed' else 'is'} {state}, see adaptive-rec serve {run}"
+        ends = f", kill {process} ends it with a checkpoint" if (process := holder(Path(run) / ".lock")) else ""
+        without = f"without a service (--no-serve): adaptive-rec serve {run} shows it{ends}"
+        return f"; the run in {run} is {state.replace('_', ' ')} {without}"
+    goes_on = "" if state == "finished" else f", adaptive-rec train --resume --out {run} goes on"
+    return f"; the run in {run} {'was' if state == 'killed' else 'is'} {state}, see adaptive-rec serve {run}{goes_on}"
 
 
 def _choices(files: list[RuntimeFile]) -> str:

@@ -16,6 +16,7 @@ from adaptive_rec.runtime.loop import Runtime
 from adaptive_rec.state.run_state import RunState
 
 HAS_ENDED = "the run has ended"
+NOT_UNDONE = "the run went back to a checkpoint while this undo waited: see what the knobs are, and ask again"
 GOES_BACK = "the run is going back to a checkpoint; try again when it trains"
 
 
@@ -94,9 +95,10 @@ class CurrentRun:
     # The training thread replaces it ---------------------------------------------------------------------------------
 
     def let_go(self) -> None:
-        """Let the runtime go, whose memory another one needs. Clients see that the run goes back; commands wait."""
+        """Let the runtime go, whose memory another one needs. Clients see that the run goes back; commands but undoes wait."""
         self._leave("rolling_back")
         self.mailbox.let_go(GOES_BACK)
+        self.mailbox.refuse_undoes(NOT_UNDONE)
 
     def _leave(self, phase: str) -> None:
         """Let the runtime go in a phase."""

@@ -65,11 +65,14 @@ def check_written(out: Path) -> None:
             raise UsageError(f"{path} must be a {rule}, as it is written to, it is a {found}")
 
 
-def is_held_by(out: Path, session: int) -> bool:
-    """Return whether a process of this session holds a run directory's lock."""
+def is_held_by(out: Path, leader: int) -> bool:
+    """Return whether a process of the session that `leader` leads holds a run directory's lock, or one that `leader` has started:
+    each rank of several processes leads a session of its own."""
+    from adaptive_rec.live.runtime_file import parent_process
+
     process = holder(out / LOCK)
     try:
-        return process is not None and os.getsid(process) == session
+        return process is not None and leader in (os.getsid(process), parent_process(process))
     except OSError:  # it has just ended
         return False
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from adaptive_rec.errors import UsageError
+from adaptive_rec.errors import CheckpointError, UsageError
 from adaptive_rec.system.drafts import draft_file, draft_folder
 
 
@@ -62,7 +62,7 @@ def write_whole(path: Path, text: str) -> None:
 def new_folder(out: Path, option: str = "--out") -> Iterator[Path]:
     """Yield the path of a draft folder to create and fill; it becomes `out` durably when the block succeeds, else it is removed.
 
-    Raises UsageError, which names the option of `out`, where it cannot be made.
+    Raises UsageError, which names the option of `out`, where it cannot be made, CheckpointError where its disk is full.
     """
     check_new_folder(out, option)
     with ExitStack() as stack:
@@ -76,7 +76,8 @@ def new_folder(out: Path, option: str = "--out") -> Iterator[Path]:
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.ENAMETOOLONG):
                 raise
-            raise UsageError(f"{option} {out} cannot be written: {error.strerror}") from None
+            kind = UsageError if error.errno == errno.ENAMETOOLONG else CheckpointError
+            raise kind(f"{option} {out} cannot be written: {error.strerror}") from None
         try:
             sync_folder(parent / out.name)
             os.rename(parent / out.name, out)

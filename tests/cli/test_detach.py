@@ -52,6 +52,18 @@ def test_detach_returns_while_the_run_continues(wait_for, tmp_path, stopped_at_l
     assert list(out.parent.iterdir()) == [out]
 
 
+@pytest.mark.slow
+def test_detach_returns_where_several_processes_train(wait_for, tmp_path, told, stopped_at_last):
+    """Each rank leads a session of its own. What is printed names the run's service, and the process that started them all."""
+    out = tmp_path / "run"
+    about = json.loads(told(*ENDLESS, "--processes=2", "--detach", "--json", "--out", str(out)))
+    assert about["url"] == find_run("run").url
+    assert not (out / "summary.json").exists(), "the command has returned while the run goes on"
+    os.kill(about["pid"], signal.SIGTERM)
+    wait_for(lambda: under_way() == [])
+    assert json.loads((out / "summary.json").read_text())["processes"] == 2
+
+
 def test_detach_shows_why_a_run_ended(tmp_path, capsys):
     bad = tmp_path / "bad.tsv"
     bad.write_text("not a Criteo row\n")

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from adaptive_rec.cli import main
-from adaptive_rec.cli.launcher import RUN_ID
+from adaptive_rec.cli.launcher import RUN_ID, Launcher, Wanted
 from tests import forked
 from tests.stopwatch import Stopwatch
 
@@ -32,6 +32,33 @@ SAVED = ["--steps=120", "--set=checkpoint.every_steps=20", "--no-serve"]
 def start(out: Path, *words: str) -> subprocess.Popen[str]:
     command = [*COMMAND, *TRAIN, f"--out={out}", *words]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+
+@pytest.mark.parametrize(
+    ("noted", "status", "code", "said"),
+    [
+        (["rank 1 was ended by SIGTERM"], 5, 5, ""),
+        (["rank 0 ended with exit code 5", "rank 1 was ended by SIGTERM"], 5, 5, ""),
+        (["rank 1 was ended by SIGTERM"], -15, 1, "error: rank 1 was ended by SIGTERM, and all others with it"),
+        (["rank 0 ended with exit code 1", "rank 1 was ended by SIGKILL"], 1, 1, "error: rank 1 was ended by SIGKILL"),
+    ],
+)
+def test_the_exit_code_is_that_of_the_rank_that_failed(
+    noted: list[str], status: int, code: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where torchrun has taken its status before it was noted here: the others are ended by torchrun's SIGTERM."""
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+
+    launcher = Launcher([], Wanted(2, 0))
+
+    def fail(*_: str) -> None:
+        launcher._ends += noted
+        raise ChildFailedError("python", {0: ProcessFailure(local_rank=0, pid=1, exitcode=status, error_file="")})
+
+    monkeypatch.setattr("torch.distributed.launcher.api.elastic_launch", lambda *_: fail)
+    launcher._train()
+    told = capsys.readouterr().err
+    assert (launcher._code, told.startswith(said), bool(told)) == (code, True, bool(said))
 
 
 def ranks_of(out: Path) -> dict[int, int]:

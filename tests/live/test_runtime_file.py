@@ -264,10 +264,10 @@ def test_tokens_stay_out_of_what_is_printed_of_a_file():
 @pytest.mark.parametrize(
     ("kinds", "held", "state"),
     [
-        (["started", "finished"], False, "is finished, see adaptive-rec serve"),
-        (["started", "paused"], False, "was killed, see adaptive-rec serve"),
-        (["started", "suspended"], False, "is suspended, see adaptive-rec serve"),
-        (["started"], True, "is training without a service"),
+        (["started", "finished"], False, r"is finished, see adaptive-rec serve [^,]+$"),
+        (["started", "paused"], False, r"was killed, see adaptive-rec serve \S+, adaptive-rec train --resume --out \S+ goes on"),
+        (["started", "suspended"], False, r"is suspended, see adaptive-rec serve \S+, \S+ train --resume --out \S+ goes on"),
+        (["started"], True, r"is training without a service \(--no-serve\): \S+ serve \S+ shows it, kill HOLDER ends it"),
         ([], True, "is starting"),
     ],
 )
@@ -285,7 +285,7 @@ def test_a_run_that_is_not_served_is_named_with_its_state(own_folder, tmp_path, 
         for others in (False, True):
             if others:
                 write_runtime_file(file_of(os.getpid()))
-            with pytest.raises(UsageError, match=f"; the run in {run} {state}"):
+            with pytest.raises(UsageError, match=f"; the run in {run} {state.replace('HOLDER', str(holder.pid))}"):
                 find_run(str(run))
             with pytest.raises(UsageError, match=r"is under way|starts one\)$"):
                 find_run(str(tmp_path))

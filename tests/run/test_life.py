@@ -175,8 +175,8 @@ def test_the_states_are_one_table() -> None:
     assert tuple(json.loads(f"[{named[1]}]")) == life.OVER
 
 
-def test_the_process_that_holds_a_directory_is_known_by_its_session(tmp_path: Path) -> None:
-    """`train --detach` waits for it; a process does not see its own lock."""
+def test_the_process_that_holds_a_directory_is_known_by_its_session_or_who_started_it(tmp_path: Path) -> None:
+    """`train --detach` waits for it; a process does not see its own lock. A rank leads a session of its own."""
     assert holder(tmp_path / ".lock") is None
     reading, writing = os.pipe()
     child = os.fork()
@@ -189,8 +189,10 @@ def test_the_process_that_holds_a_directory_is_known_by_its_session(tmp_path: Pa
     try:
         assert os.read(reading, 1)
         assert holder(tmp_path / ".lock") == child
+        assert os.getsid(child) == child
         assert is_held_by(tmp_path, child)
-        assert not is_held_by(tmp_path, os.getsid(0))
+        assert is_held_by(tmp_path, os.getpid())
+        assert not is_held_by(tmp_path, os.getppid())
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)

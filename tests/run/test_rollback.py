@@ -256,6 +256,24 @@ def test_skipped_data_is_refused_where_the_stream_is_arranged(tmp_path: Path) ->
     assert_same_end(tmp_path / "straight", tmp_path / "run")
 
 
+def test_an_undo_that_waits_for_a_rollback_is_refused(tmp_path: Path) -> None:
+    """What it undoes is lost, and another client has set the knob meanwhile. Other changes that wait are made."""
+    to_5 = rollback_command(to_step=5, knobs={"alpha": 0.7}, answer=lambda _: None)
+    undo = Command("change_knobs", {"alpha": 0.9}, note={"undoes": 7})
+    run = begin(tmp_path / "run", EVERY_5, SHORT)
+    change = Command("change_knobs", {"lr_factor": 0.5})
+    client = Client(step8=[Command("change_knobs", {"alpha": 0.8})], step12=[to_5, undo, change])
+    events = client.train(run)
+    run.finish()
+
+    _, back, undone, changed = client.answers
+    assert (back["checkpoint"], changed["changed"]) == ("step-000000005", {"lr_factor": {"old": 1.0, "new": 0.5}})
+    assert isinstance(undone, ConflictError)
+    assert [event.text for event in events if event.kind == "warning"] == [f"change_knobs: {undone}"]
+    assert (run.runtime.knobs.alpha, run.runtime.knobs.lr_factor) == (0.7, 0.5)
+    assert run.present.mailbox.waiting == []
+
+
 def test_a_signal_on_the_way_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It comes while no runtime trains."""
     run, client = begin(tmp_path / "run", EVERY_5, SHORT), Client(step12={})
