@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import io
+from collections import OrderedDict
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -102,6 +104,31 @@ def test_a_state_dict_takes_the_state_back(make: Any, through_a_file: bool) -> N
         steps(model, optimizer, first=2)
         optimizer.load_state_dict(torch.load(file, weights_only=True) if through_a_file else saved)
         steps(model, optimizer, first=20)
+        return model.weight
+
+    assert_equal(loop, make)
+
+
+def moved(found: Any) -> Any:
+    """What accelerate and Lightning make of a state that they move to a device: anew, by its type."""
+    if isinstance(found, Mapping):
+        made: Any = type(found)
+        return made(OrderedDict((key, moved(each)) for key, each in found.items()))
+    return found.to("cpu") if isinstance(found, Tensor) else found
+
+
+@each_maker
+@pytest.mark.parametrize("before", [0, 3])
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_state_that_is_made_anew_by_its_type_goes_on(make: Any, before: int, whole: bool) -> None:
+    def loop(model: nn.Module, optimizer: Any) -> Tensor:
+        steps(model, optimizer, before)
+        if whole:
+            optimizer.load_state_dict(moved(optimizer.state_dict()))
+        else:
+            for weight, state in optimizer.state.items():
+                optimizer.state[weight] = moved(state)
+        steps(model, optimizer, first=5)
         return model.weight
 
     assert_equal(loop, make)

@@ -169,6 +169,10 @@ class RowState(dict[str, Any]):
     Copies and pickles are plain dictionaries of what is in the tiers.
     """
 
+    def __new__(cls, *of: Any) -> Any:
+        """Return a plain dictionary where a library makes another one of this type from its changed items, as accelerate does."""
+        return super().__new__(cls) if len(of) > 1 else dict(*of)
+
     def __init__(self, states: RowStates, table: int, weight: Tensor, optimizer: torch.optim.Optimizer) -> None:
         super().__init__()
         self._states, self._table = states, table
