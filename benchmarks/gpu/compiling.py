@@ -15,7 +15,7 @@ from benchmarks.common.results import explain
 from benchmarks.common.shapes import SHAPES, open_shape, preload
 from benchmarks.gpu import plan, timeline
 from benchmarks.gpu.apart import Apart, NotReady
-from benchmarks.gpu.cells import Context, config_of, maker
+from benchmarks.gpu.contestants import Context, config_of, maker
 
 ROWS, BATCHES = 20_000, 8
 """Of a table at most, and of the batches that are trained again and again."""

@@ -8,8 +8,8 @@ from typing import Any
 
 from benchmarks.common.results import say
 from benchmarks.gpu.apart import end_with_parent, given_batches, serve
-from benchmarks.gpu.cells import Context, make_rival, where_of
 from benchmarks.gpu.compiling import train_briefly
+from benchmarks.gpu.contestants import Context, make_rival, where_of
 from benchmarks.gpu.plan import GpuCell
 from benchmarks.gpu.shared_batches import Awaited
 

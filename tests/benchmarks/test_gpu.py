@@ -244,7 +244,7 @@ import json, sys
 import numpy as np, torch
 from benchmarks.common import shapes
 from benchmarks.common.contestants import Ours, Where
-from benchmarks.gpu.cells import RIVAL_CLASSES
+from benchmarks.gpu.contestants import RIVAL_CLASSES
 
 here = Where(torch.device("cpu"), "cpu")
 for rule, names in json.loads(sys.argv[1]):
