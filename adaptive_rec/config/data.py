@@ -175,7 +175,8 @@ class DataConfig(Frozen):
             if self.source == "synthetic" and given != default:
                 raise ConfigError(
                     f"data.{name} must be {list(default)} where data.source is synthetic, whose sizes are "
-                    f"data.synthetic.samples and data.synthetic.test_samples, got {list(given)}"
+                    f"data.synthetic.samples and data.synthetic.test_samples, got {list(given)}: name a file of "
+                    "clicks by --data, or set data.train_range=[0.0,0.9] and data.test_range=[0.9,1.0]"
                 )
 
     @model_validator(mode="after")
