@@ -30,6 +30,12 @@ PENDING = 0
 """Stands for the number of the event of a change that is not in effect yet."""
 EXAMPLE = {"alpha": 0.8, "stale_threshold": None}
 
+TAGS = re.compile(r'[\s,]*(W/)?"[^"]*"(\s*,(\s*(W/)?"[^"]*")?)*\s*')
+"""A list of entity tags, of which one may be weak and fits nothing (RFC 9110, 13.1.1)."""
+READ_VERSION = Header(
+    description="ETag of the knobs that were read.", json_schema_extra={"pattern": rf"^(\s*\*\s*|{TAGS.pattern})?$"}
+)
+
 DryRun = Annotated[bool, Query(description="Check only; change nothing.")]
 Why = Annotated[str | None, Query(max_length=LONGEST_WHY, description="The reason, for the journal.")]
 
@@ -68,7 +74,7 @@ def router(view: RunView) -> APIRouter:
     async def change_knobs(
         request: Request,
         patch: Annotated[dict[str, Any], Body(media_type=MERGE_PATCH)],
-        if_match: Annotated[str | None, Header(description="ETag of the knobs that were read.")] = None,
+        if_match: Annotated[str, READ_VERSION] = "",
         dry_run: DryRun = False,
         why: Why = None,
     ) -> Response:
@@ -175,13 +181,9 @@ def outcome(dry_run: bool, step: int | None, changed: Values, knobs: KnobState, 
     }
 
 
-TAGS = re.compile(r'[\s,]*(W/)?"[^"]*"(\s*,(\s*(W/)?"[^"]*")?)*\s*')
-"""A list of entity tags, of which one may be weak and fits nothing (RFC 9110, 13.1.1)."""
-
-
-def base_versions(if_match: str | None) -> list[str] | None:
+def base_versions(if_match: str) -> list[str] | None:
     """Return the versions of the knobs in If-Match, one of which the trainer must have; None stands for any version."""
-    if if_match is None:
+    if not if_match:
         raise ProblemError(428, "If-Match must carry the ETag of GET /api/v1/knobs, it is missing")
     if if_match.strip() == "*":
         return None
