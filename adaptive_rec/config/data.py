@@ -170,13 +170,15 @@ class DataConfig(Frozen):
     def check_ranges_are_used(self) -> None:
         """Raise ConfigError for parts of a file where the data is synthetic. A run that has trained on it keeps them: they did
         nothing."""
-        for name in ("train_range", "test_range"):
-            given, default = getattr(self, name), type(self).model_fields[name].default
+        defaults = {name: list(type(self).model_fields[name].default) for name in ("train_range", "test_range")}
+        ways = " and ".join(f"data.{name}={default}".replace(" ", "") for name, default in defaults.items())
+        for name, default in defaults.items():
+            given = list(getattr(self, name))
             if self.source == "synthetic" and given != default:
                 raise ConfigError(
-                    f"data.{name} must be {list(default)} where data.source is synthetic, whose sizes are "
-                    f"data.synthetic.samples and data.synthetic.test_samples, got {list(given)}: name a file of "
-                    "clicks by --data, or set data.train_range=[0.0,0.9] and data.test_range=[0.9,1.0]"
+                    f"data.{name} must be {default} where data.source is synthetic, whose sizes are "
+                    f"data.synthetic.samples and data.synthetic.test_samples, got {given}: name a file of clicks by "
+                    f"--data, or set {ways}"
                 )
 
     @model_validator(mode="after")

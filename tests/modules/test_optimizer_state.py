@@ -110,7 +110,7 @@ def test_a_state_dict_takes_the_state_back(make: Any, through_a_file: bool) -> N
 
 
 def moved(found: Any) -> Any:
-    """What accelerate and Lightning make of a state that they move to a device: anew, by its type."""
+    """What accelerate makes of a state that it moves to a device: anew, by its type."""
     if isinstance(found, Mapping):
         made: Any = type(found)
         return made(OrderedDict((key, moved(each)) for key, each in found.items()))

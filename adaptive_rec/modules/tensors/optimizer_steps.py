@@ -36,8 +36,8 @@ def follow_optimizers(runtime: EmbeddingRuntime) -> None:
 @cache
 def _register_hooks() -> None:
     """Register with torch what is done before and after the steps of all optimizers. Rows are updated by the last hook of the
-    optimizer itself: hooks of the user's own, which come before it, may change gradients. A
-    compiled step calls them uncompiled."""
+    optimizer itself: hooks of the user's own, which come before it, may change gradients. A compiled step calls
+    them uncompiled."""
     taken: dict[int, list[tuple[TieredWeight, Tensor]]] = {}
     last_hooks: WeakKeyDictionary[torch.optim.Optimizer, RemovableHandle] = WeakKeyDictionary()
     update = torch.compiler.disable(_update)
