@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.cell import Cell
+from benchmarks.common.cell import Absent, Cell
 from benchmarks.torchrec_processes.network import LOOPBACK, network, start_ranks
 from benchmarks.torchrec_processes.trial import (
     DEALT,
@@ -37,6 +37,8 @@ def run_cell(cell: Cell, args: argparse.Namespace, note: Callable[[str], None]) 
     samples, steps, rounds = (64, 2, 1) if args.rehearse else (args.samples, args.steps, args.rounds)
     shape, settings = SHAPES["tiny" if args.rehearse else args.shape]
     data = args.data if args.shape == "kaggle" and not args.rehearse else ""
+    if data and not Path(data).is_file():
+        raise Absent(f"{data} is no file (--data names one of Criteo's)")
     with tempfile.TemporaryDirectory() as folder, network(LOOPBACK if cell.kind == ROWS else cell.name) as nodes:
         out = Path(folder) / "found.json"
         settings = (*settings, *cell.settings, *args.set)

@@ -54,6 +54,14 @@ def test_a_run_that_begins_with_our_weights_must_have_our_loss() -> None:
     }  # fmt: skip
 
 
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    words = ["--only", "loopback", "--contestants", "ours", "--data", "nowhere.tsv", "--out", str(tmp_path)]
+    command = [sys.executable, "-m", "benchmarks.torchrec_processes", *words]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=250)
+    assert "nowhere.tsv is no file (--data names one of Criteo's)" in done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+
+
 def test_networks_need_root(monkeypatch: pytest.MonkeyPatch) -> None:
     from benchmarks.torchrec_processes.network import network
 
