@@ -18,9 +18,9 @@ def runs_of(found: Found, cell: str) -> dict[str, Any]:
     return runs
 
 
-def ratio_bar(what: str, over: Any, under: Any, bound: float, at_least: bool, paired: bool = True) -> dict[str, Any]:
+def ratio_bar(what: str, over: Any, under: Any, bound: float, at_least: bool) -> dict[str, Any]:
     """The bar of a ratio of medians."""
-    ratio = ratio_of_medians(over["seconds"], under["seconds"], paired)
+    ratio = ratio_of_medians(over["seconds"], under["seconds"])
     return bar(what, ratio["ratio"], bound, at_least, [ratio["low"], ratio["high"]])
 
 

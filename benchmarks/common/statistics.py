@@ -18,18 +18,14 @@ def quartiles(values: list[float]) -> list[float]:
     return [low, high]
 
 
-def ratio_of_medians(over: Sequence[float], under: Sequence[float], paired: bool = True) -> dict[str, float]:
-    """The median of one contestant's rounds over that of another's, with its bootstrap 95 % interval.
-
-    `paired`: both were measured in the same rounds, so rounds are drawn with both their figures; otherwise each has rounds
-    of its own.
-    """
-    if paired and len(over) != len(under):
+def ratio_of_medians(over: Sequence[float], under: Sequence[float]) -> dict[str, float]:
+    """The median of one contestant's rounds over that of another's in the same rounds, with its bootstrap 95 % interval: rounds
+    are drawn with both their figures."""
+    if len(over) != len(under):
         raise ValueError(f"paired rounds must be equally many, got {len(over)} and {len(under)}")
     dice = np.random.default_rng(0)
-    over_drawn = dice.integers(0, len(over), (RESAMPLES, len(over)))
-    under_drawn = over_drawn if paired else dice.integers(0, len(under), (RESAMPLES, len(under)))
-    ratios: NDArray[np.float64] = _medians(over, over_drawn) / _medians(under, under_drawn)
+    drawn = dice.integers(0, len(over), (RESAMPLES, len(over)))
+    ratios: NDArray[np.float64] = _medians(over, drawn) / _medians(under, drawn)
     low, high = np.percentile(ratios, [2.5, 97.5])
     return {"ratio": statistics.median(over) / statistics.median(under), "low": float(low), "high": float(high)}
 
