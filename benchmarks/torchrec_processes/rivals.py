@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from adaptive_rec.batch import Batch, TableSpec
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.source import Source
+from adaptive_rec.dense.linear import linear_layers
 from adaptive_rec.dense.models.build import build_model
 from adaptive_rec.embedding.host import first_bound
 from adaptive_rec.kernels.fill import fill_rows
@@ -74,15 +75,17 @@ def generators(ways_T: list[str], rows_T: list[int], ranks: int) -> dict[str, An
 class OverOurDense(nn.Module):
     """Our dense part over TorchRec's tables, in the place of `DLRMTrain`."""
 
-    def __init__(self, collection: nn.Module, dense: nn.Module, keys: list[str], dim: int) -> None:
+    def __init__(self, collection: nn.Module, dense: nn.Module, keys: list[str], config: Config) -> None:
         super().__init__()
         setattr(self, EBC, collection)
-        self.dense, self.keys, self.dim, self.loss = dense, keys, dim, nn.BCEWithLogitsLoss()
+        self.dense, self.keys, self.dim, self.loss = dense, keys, config.model.embedding_dim, nn.BCEWithLogitsLoss()
+        self.layers = linear_layers(config.run.linear, config.run.compile, config.run.batch_size)
 
     def forward(self, batch: Any) -> tuple[Tensor, tuple[Tensor]]:
         found = getattr(self, EBC)(batch.sparse_features).to_dict()
         pooled = torch.cat([found[key] for key in self.keys], dim=1)
-        logits_B = self.dense(batch.dense_features, [pooled.reshape(-1, len(self.keys), self.dim)])
+        with self.layers:
+            logits_B = self.dense(batch.dense_features, [pooled.reshape(-1, len(self.keys), self.dim)])
         loss = self.loss(logits_B, batch.labels)
         return loss, (loss.detach(),)
 
@@ -101,7 +104,7 @@ class TorchRecRank:
         collection = self._collection(ways_T, config)
         if our_dense:
             dense = build_model(config, self._space, source.dense_features)
-            model: nn.Module = OverOurDense(collection, dense, self._keys, config.model.embedding_dim)
+            model: nn.Module = OverOurDense(collection, dense, self._keys, config)
         else:
             shape = (source.dense_features, [*config.model.bottom_mlp, config.model.embedding_dim])
             model = DLRMTrain(DLRM(collection, *shape, [*config.model.top_mlp, 1]))
