@@ -189,7 +189,7 @@ class RunDigest:
         """Return how the run ended, or what it does: its directory is locked while a process trains in it."""
         silent = not self._last and not self._has_spoilt_events
         return state_of(
-            self._last, is_held(self.run / ".lock"), lambda: silent and summary_of(self.run, links=False) is not None
+            self._last, is_held(self.run), lambda: silent and summary_of(self.run, links=False) is not None
         )
 
 

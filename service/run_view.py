@@ -163,7 +163,7 @@ class FinishedRun(RunView):
 
     def _files(self) -> tuple[Any, Any, bool]:
         """Return what changes where a process goes on with the run: versions of its files, and whether one has it."""
-        return self.history.tail.version, self.events.tail.version, is_held(Path(self.hello.run) / ".lock")
+        return self.history.tail.version, self.events.tail.version, is_held(Path(self.hello.run))
 
     def _read(self) -> None:
         self._seen, self._reads = self._files(), self._reads + 1

@@ -170,8 +170,10 @@ class Launcher:
         return [*signals, *self._ends, "a rank has ended"][0]
 
     def _kill_stopped(self, ranks: Mapping[int, int]) -> None:
+        from adaptive_rec.live.runtime_file import stat_fields
+
         since = self._stopped_since
-        stopped = {process for process in ranks.values() if process_state(process) in ("T", "t")}
+        stopped = {process for process in ranks.values() if stat_fields(process)[:1] in (["T"], ["t"])}
         self._stopped_since = {process: since.get(process, time.monotonic()) for process in stopped}
         for rank, process in ranks.items():
             if time.monotonic() - self._stopped_since.get(process, time.monotonic()) > STOPPED_SECONDS:
@@ -182,20 +184,14 @@ class Launcher:
 
 def ranks_of_this_machine() -> dict[int, int]:
     """Return the process of each rank that this process has started and that has not ended."""
+    from adaptive_rec.live.runtime_file import stat_fields
+
     found = {}
     for children in Path("/proc/self/task").glob("*/children"):
         with suppress(OSError):
             for child in map(int, children.read_text(encoding="ascii").split()):
                 variables = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
                 ranks = [word[5:] for word in variables if word.startswith(b"RANK=")]
-                if ranks and process_state(child) != "Z":
+                if ranks and stat_fields(child)[:1] != ["Z"]:
                     found[int(ranks[0])] = child
     return found
-
-
-def process_state(process: int) -> str:
-    """Return the state of a process, one letter as in ps; empty where there is none."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
-    except OSError:
-        return ""

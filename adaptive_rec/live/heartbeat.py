@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
+
+from adaptive_rec.live.runtime_file import stat_fields
 
 BEAT_SECONDS = 0.5
 """From one look at the sidecar to the next."""
@@ -35,10 +36,9 @@ class ThreadStanding(NamedTuple):
 def main_thread(pid: int) -> ThreadStanding:
     """Return how the main thread of a process stands; state "?" where the system does not tell."""
     try:
-        fields = Path(f"/proc/{pid}/task/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2]
-        state, *numbers = fields.split()
+        state, *numbers = stat_fields(f"{pid}/task/{pid}")
         return ThreadStanding(state, (int(numbers[10]) + int(numbers[11])) / os.sysconf("SC_CLK_TCK"))
-    except (OSError, ValueError, IndexError):
+    except (ValueError, IndexError):
         return ThreadStanding("?", 0.0)
 
 

@@ -101,7 +101,7 @@ def state_of_directory(run: Path) -> str | None:
     """Return the state of the run in a directory, as its files show it; None where the directory is no run's."""
     if not (run / "run.json").is_file():
         return None
-    return state_of(moves_of(run / "events.jsonl"), is_held(run / ".lock"), (run / "summary.json").is_file)
+    return state_of(moves_of(run / "events.jsonl"), is_held(run), (run / "summary.json").is_file)
 
 
 def moves_of(journal: Path) -> list[str]:
@@ -114,21 +114,23 @@ def moves_of(journal: Path) -> list[str]:
         return []
 
 
-LOCK = "hhqqi0q"
+LOCK = ".lock"
+"""The file of a run directory that the process locks which writes there."""
+_FLOCK = "hhqqi0q"
 """`struct flock`: kind, whence, start, length, process."""
 
 
-def is_held(lock: Path) -> bool:
+def is_held(run: Path) -> bool:
     """Return whether another process holds the lock of a run directory."""
-    return holder(lock) is not None
+    return holder(run) is not None
 
 
-def holder(lock: Path) -> int | None:
+def holder(run: Path) -> int | None:
     """Return the id of the other process that holds the lock of a run directory, if one does. Asks only; takes no lock."""
     try:
-        with open_regular(lock, links=False) as file:
-            asked = struct.pack(LOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-            kind, _, _, _, process = struct.unpack(LOCK, fcntl.fcntl(file, fcntl.F_GETLK, asked))
+        with open_regular(run / LOCK, links=False) as file:
+            asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+            kind, _, _, _, process = struct.unpack(_FLOCK, fcntl.fcntl(file, fcntl.F_GETLK, asked))
     except OSError:
         return None
     return None if kind == fcntl.F_UNLCK else int(process)

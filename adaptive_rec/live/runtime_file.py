@@ -172,8 +172,8 @@ def is_alive(pid: int, process_start: int | None) -> bool:
         os.kill(pid, 0)
     except OSError:
         return False
-    fields = _stat_fields(pid)
-    if fields is None:
+    fields = stat_fields(pid)
+    if not fields:
         return True
     ended = fields[0] in "ZX"
     return not ended and (process_start is None or int(fields[START_TIME_FIELD - 3]) == process_start)
@@ -181,7 +181,7 @@ def is_alive(pid: int, process_start: int | None) -> bool:
 
 def parent_process(pid: int) -> int | None:
     """Return the process that has started this one; None if the system does not say."""
-    fields = _stat_fields(pid)
+    fields = stat_fields(pid)
     return int(fields[1]) if fields else None
 
 
@@ -193,7 +193,7 @@ def _not_served(run: str) -> str:
     if state == "starting":
         return f"; the run in {run} is starting"
     if state not in (*OVER, "branched"):
-        ends = f", kill {process} ends it with a checkpoint" if (process := holder(Path(run) / ".lock")) else ""
+        ends = f", kill {process} ends it with a checkpoint" if (process := holder(Path(run))) else ""
         without = f"without a service (--no-serve): adaptive-rec serve {run} shows it{ends}"
         return f"; the run in {run} is {state.replace('_', ' ')} {without}"
     goes_on = "" if state == "finished" else f", adaptive-rec train --resume --out {run} goes on"
@@ -276,15 +276,15 @@ def _unlink(directory: int, pid: int) -> None:
             os.unlink(name, dir_fd=directory)
 
 
-def _stat_fields(pid: int) -> list[str] | None:
-    """Return the fields of /proc/PID/stat from the third on; None if the system has no such file."""
+def stat_fields(process: int | str) -> list[str]:
+    """Return the fields of /proc/PID/stat from the third on, or of a thread, PID/task/ID; none where there is no such file."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+        text = Path(f"/proc/{process}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:
-        return None
+        return []
     return text.rpartition(")")[2].split()  # the second field is the program's name, in brackets, and may hold anything
 
 
 def _process_start(pid: int) -> int | None:
-    fields = _stat_fields(pid)
+    fields = stat_fields(pid)
     return int(fields[START_TIME_FIELD - 3]) if fields else None

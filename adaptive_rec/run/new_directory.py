@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import IO
 
 from adaptive_rec.errors import UsageError
-from adaptive_rec.live.life import holder
+from adaptive_rec.live.life import LOCK, holder
 from adaptive_rec.system.drafts import MOST_TRIES, is_at, is_draft, make_shared_folder, reserved
 from adaptive_rec.system.durable import write_whole
 from adaptive_rec.system.own_files import check_own, mode_at, open_own
 
 RUNS = Path("runs")
 """Where runs without --out go, in the working directory."""
-LOCK = ".lock"
 WRITTEN = (
     LOCK, ".made-here", "checkpoints", "config.toml", "events.jsonl", "log.txt", "metrics.jsonl", "report.html", "rows",
     "run.json", "serve.json", "sidecar.log", "sidecar.log.1", "summary.json", "tensorboard",
@@ -70,7 +69,7 @@ def is_held_by(out: Path, leader: int) -> bool:
     each rank of several processes leads a session of its own."""
     from adaptive_rec.live.runtime_file import parent_process
 
-    process = holder(out / LOCK)
+    process = holder(out)
     try:
         return process is not None and leader in (os.getsid(process), parent_process(process))
     except OSError:  # it has just ended

@@ -177,7 +177,7 @@ def test_the_states_are_one_table() -> None:
 
 def test_the_process_that_holds_a_directory_is_known_by_its_session_or_who_started_it(tmp_path: Path) -> None:
     """`train --detach` waits for it; a process does not see its own lock. A rank leads a session of its own."""
-    assert holder(tmp_path / ".lock") is None
+    assert holder(tmp_path) is None
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -188,7 +188,7 @@ def test_the_process_that_holds_a_directory_is_known_by_its_session_or_who_start
         os._exit(lock is None)
     try:
         assert os.read(reading, 1)
-        assert holder(tmp_path / ".lock") == child
+        assert holder(tmp_path) == child
         assert os.getsid(child) == child
         assert is_held_by(tmp_path, child)
         assert is_held_by(tmp_path, os.getpid())
@@ -198,4 +198,4 @@ def test_the_process_that_holds_a_directory_is_known_by_its_session_or_who_start
         os.waitpid(child, 0)
         os.close(reading)
         os.close(writing)
-    assert holder(tmp_path / ".lock") is None
+    assert holder(tmp_path) is None

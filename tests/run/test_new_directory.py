@@ -9,8 +9,9 @@ import pytest
 
 from adaptive_rec.cli import main
 from adaptive_rec.errors import UsageError
+from adaptive_rec.live.life import LOCK
 from adaptive_rec.run import training_run
-from adaptive_rec.run.new_directory import LOCK, claim, leave, sole_writer
+from adaptive_rec.run.new_directory import claim, leave, sole_writer
 from tests import forked
 
 TRAIN = ["train", "tiny", "--steps", "20", "--no-serve", "--json"]

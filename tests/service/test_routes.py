@@ -149,7 +149,7 @@ def test_a_finished_run_that_is_resumed_elsewhere_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, held = FakeRun(tmp_path, live=False), False
-    monkeypatch.setattr(run_view, "is_held", lambda lock: held)
+    monkeypatch.setattr(run_view, "is_held", lambda run: held)
     run.append("metrics.jsonl", {"event": "snapshot", **run.snapshot(40)})
     run.event("finished", "the run has ended")
     client = Client(FinishedRun(Hello.parse(run.hello())))

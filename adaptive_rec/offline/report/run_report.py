@@ -65,7 +65,7 @@ def _quality(record: RunRecord, now: Mapping[str, Any]) -> Mapping[str, Any]:
 def phase(record: RunRecord) -> tuple[str, str]:
     """Return the state of the run as far as its directory shows it: a phase and a word for it."""
     kinds = [event["kind"] for event in record.events]
-    state = state_of(kinds, is_held(record.path / ".lock"), lambda: record.summary is not None)
+    state = state_of(kinds, is_held(record.path), lambda: record.summary is not None)
     if state != "finished":
         return (state, state) if state in (*OVER, "branched") else ("starting", f"under way: {state.replace('_', ' ')}")
     last = kinds[len(kinds) - kinds[::-1].index("started") :] if "started" in kinds else kinds
