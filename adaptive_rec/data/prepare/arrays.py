@@ -70,15 +70,14 @@ def write_sparse(
     """
     unfinished = path.with_suffix(".unfinished")
     header = npy_header(np.dtype("<i4"), (rows, len(ids_paths)))
-    columns = [np.memmap(ids_path, "<i4", "r", shape=(rows,)) for ids_path in ids_paths]
 
     def write_share(first: int, file: int) -> None:
         for start in range(first * BLOCK_ROWS, rows, workers * BLOCK_ROWS):
             stop = min(start + BLOCK_ROWS, rows)
-            ids_BF = np.empty((stop - start, len(columns)), dtype=np.int32)
-            for f, column in enumerate(columns):
-                ids_BF[:, f] = column[start:stop]
-            write_at(file, ids_BF.reshape(-1).view(np.uint8).data, len(header) + ids_BF.itemsize * start * len(columns))
+            ids_BF = np.empty((stop - start, len(ids_paths)), dtype=np.int32)
+            for f, ids_path in enumerate(ids_paths):  # read, not mapped: pages of a map would be memory of this process
+                ids_BF[:, f] = np.fromfile(ids_path, "<i4", stop - start, offset=4 * start)
+            write_at(file, ids_BF.reshape(-1).view(np.uint8).data, len(header) + ids_BF.itemsize * start * len(ids_paths))
             report(stop - start)
 
     with unfinished.open("wb", buffering=0) as file:
