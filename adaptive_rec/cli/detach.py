@@ -106,7 +106,7 @@ def _start(words: list[str], out: Path, log: int, before: list[int], follow: boo
 
     (metrics_before, events_before), begun = before, "started" if follow else "paused"
     metrics, events = out / "metrics.jsonl", out / "events.jsonl"
-    command = [sys.executable, "-m", "adaptive_rec", *words, f"--out={out}"]
+    command = [sys.executable, "-m", "adaptive_rec", *words]
     child = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=own_modules_only(), start_new_session=True
     )

@@ -76,7 +76,7 @@ def launch(words: list[str], wanted: Wanted, config: Config, out: Path) -> int:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # else a restart finds the addresses of the processes before it
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(CLOSE_SECONDS))
-    code = Launcher([*words, f"--out={out}"], wanted).run()
+    code = Launcher(words, wanted).run()
     return SUSPENDED if code == 0 and is_suspended(out / "events.jsonl") else code
 
 

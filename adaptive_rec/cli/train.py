@@ -157,12 +157,13 @@ def train_elsewhere(args: argparse.Namespace, config: Config, wanted: Wanted, ou
     """Train in the background, or in several processes, and return the exit code. None where this process is to train."""
     if not processes.are_under_way():
         check_start(args, config, out)
+    words = args.argv if args.out else [*args.argv, f"--out={out}"]
     if args.detach:
         from adaptive_rec.cli.detach import detach
 
-        return detach(args.argv, out, config, args.resume, serving.options is not None, args.json)
+        return detach(words, out, config, args.resume, serving.options is not None, args.json)
     if wanted.processes > 1 and not processes.are_under_way():
-        return launch(args.argv, wanted, config, out)
+        return launch(words, wanted, config, out)
     return None
 
 

@@ -62,6 +62,9 @@ def test_detach_returns_where_several_processes_train(wait_for, tmp_path, told, 
     os.kill(about["pid"], signal.SIGTERM)
     wait_for(lambda: under_way() == [])
     assert json.loads((out / "summary.json").read_text())["processes"] == 2
+    command = json.loads((out / "run.json").read_text())["command"].split()
+    assert command[:3] == ["adaptive-rec", "train", ENDLESS[1]]
+    assert [word for word in command if word.startswith("--out")] == ["--out"]
 
 
 def test_detach_shows_why_a_run_ended(tmp_path, capsys):
