@@ -191,7 +191,7 @@ class DataConfig(Frozen):
             raise ValueError(f"schema_file must be empty unless ids = \"raw\", got {self.schema_file!r} with ids = {self.ids!r}")
         if self.follow and self.ids != "raw":
             raise ValueError(f"ids must be \"raw\" where data is followed, got {self.ids!r}")
-        if self.follow and self.epochs != 1:
+        if self.follow and self.epochs != 1 and not self.implicit.negatives:  # these two are refused as a pair
             raise ValueError(f"epochs must be 1 where data is followed, got {self.epochs}")
         if self.order == "time" and self.follow:
             raise ValueError('order must be "file" where data is followed, whose rows are trained on as they come, got "time"')

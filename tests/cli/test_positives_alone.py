@@ -90,6 +90,7 @@ def test_item_and_user_are_categories_and_the_rating_is_left_out(
         (["--item", "movieId", "--negatives", "many"], "data.implicit.negatives"),
         (["--item", "movieId", "--negatives", "-1"], "data.implicit.negatives must be at least 0, got -1"),
         (["--item", "movieId", "--negatives", "2", "--follow"], "data.follow must be false where rows are all positives"),
+        (["implicit", "--item", "movieId", "--negatives", "2", "--follow"], "data.follow must be false"),
     ],
 )
 def test_what_cannot_be_is_said_before_anything_is_prepared(
