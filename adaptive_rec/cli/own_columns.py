@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from adaptive_rec.cli.parser import IN_TIME, describes_files
+from adaptive_rec.cli.parser import describes_files, order_settings
 from adaptive_rec.errors import DataError, UsageError, did_you_mean
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def in_time(args: argparse.Namespace) -> argparse.Namespace:
     the options name columns that the rows of a prepared folder do not have."""
     if not describes_files(args):
         check_folder(args)
-    return args if args.time is None else argparse.Namespace(**{**vars(args), "set": [*IN_TIME, *args.set]})
+    return argparse.Namespace(**{**vars(args), "set": [*order_settings(args), *args.set]})
 
 
 def timed(schema: Schema, column: str | None, source: Path, file: Path, reading: Reading) -> Schema:

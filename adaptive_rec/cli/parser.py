@@ -235,8 +235,10 @@ def text_settings(values: Mapping[str, Any]) -> list[str]:
     return [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in values.items() if value is not None]
 
 
-IN_TIME = ("data.order=time", "data.shuffle=false")
-"""The settings that --time stands for."""
+def order_settings(args: argparse.Namespace) -> list[str]:
+    """Return the settings that --time stands for: none where data is followed, which is trained on as it comes."""
+    ordered = args.time is not None and not getattr(args, "follow", False)
+    return ["data.order=time", "data.shuffle=false"] if ordered else []
 
 
 def number_settings(values: Mapping[str, str | None]) -> list[str]:

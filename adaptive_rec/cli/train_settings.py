@@ -13,11 +13,11 @@ from adaptive_rec.cli import processes
 from adaptive_rec.cli.launcher import Wanted
 from adaptive_rec.cli.output import say, waiting
 from adaptive_rec.cli.parser import (
-    IN_TIME,
     configuration,
     describes_files,
     metric_names,
     number_settings,
+    order_settings,
     text_settings,
 )
 from adaptive_rec.errors import ConfigError, UsageError, did_you_mean
@@ -73,9 +73,6 @@ def load_checked(args: argparse.Namespace) -> Config:
         raise UsageError("--resume needs --out DIR, the run directory to continue", faq="nothing-to-resume")
     if args.resume and args.out.exists() and not args.out.is_dir():
         raise UsageError(f"--out must be a run directory to continue, {args.out} is a file")
-    if args.follow and args.time is not None:
-        rule = "rows are trained on as they come, and a column of times is no feature all the same"
-        raise UsageError(f"--time must be left out with --follow, got {args.time!r}: {rule}")
     if args.replay and args.resume:
         rule = "--replay repeats a run from its start and --resume continues one, a replay too; give one of them"
         raise UsageError(rule)
@@ -131,7 +128,7 @@ def overrides(args: argparse.Namespace) -> list[str]:
     texts["eval.metrics"] = metric_names(args.metrics)
     numbers = {"run.steps": args.steps, "run.seed": args.seed, "data.implicit.negatives": args.negatives}
     raw, followed = (["data.ids=raw"], ["data.follow=true"]) if args.follow else ([], [])
-    order = () if args.time is None else IN_TIME  # before the data is looked at, too: next windows need it
+    order = order_settings(args)  # before the data is looked at, too: next windows need it
     return [*raw, *order, *args.set, *followed, *text_settings(texts), *number_settings(numbers)]
 
 

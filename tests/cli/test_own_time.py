@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import random
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -63,11 +64,18 @@ def test_one_word_holds_out_the_newest_rows(log: Path, capsys: pytest.CaptureFix
     assert (kept.time.column, kept.time.unit) == (column, unit)
 
 
-@pytest.mark.parametrize("more", [["--dry-run"], ["--out", "run"]])
-def test_rows_that_come_have_no_other_order(log: Path, capsys: pytest.CaptureFixture[str], more: list[str]) -> None:
-    assert main(["train", "--data", str(log), "--label", "click", "--follow", "--time", "when", *more]) == 2
-    assert "--time must be left out with --follow, got 'when': rows are trained on as they come" in capsys.readouterr().err
-    assert not Path("run").exists()
+def test_rows_that_come_have_no_other_order(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """--time says which column is their time, so it is no feature."""
+    words = ["--data", str(log), "--label", "click", "--follow", "--time", "when", "--set", "data.follow_idle_seconds=0.2"]
+    assert main(["train", *words, "--no-serve", "--out", "run"]) == 0
+    told = capsys.readouterr().out
+    assert "unused    when   the time of the rows (--time)" in told
+    config = tomllib.loads(Path("run/config.toml").read_text())
+    assert (config["data"]["order"], config["data"]["follow"]) == ("file", True)
+    assert load_schema(Path("log.schema.toml")).time.column == "when"
+    assert main(["train", *words, "--set", "data.order=time", "--out", "other"]) == 2
+    assert 'order must be "file" where data is followed' in capsys.readouterr().err
+    assert not Path("other").exists()
 
 
 def test_the_same_command_again_and_without_the_word(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
