@@ -4,8 +4,7 @@
 # Guess before the run: the operators histogram_binning_calibration and ..._by_feature give what a plain computation gives: the range from
 # lower_bound to upper_bound in equal bins, and for each prediction the positives by the examples of its bin. Seen: the width of a bin is
 # right, but bins are counted from 0: with 10 bins from 0.1 to 0.5 a prediction of 0.11 falls into bin 2 and one of 0.27 into bin 6
-# instead of 0 and 4. By feature, those from 0.4 on take the rates of the next feature. (Without features they read memory behind
-# the rates, and so does every prediction above upper_bound; calibrated probabilities of 1.7 and 4e11 came back. The script leaves that out.)
+# instead of 0 and 4. By feature, those from 0.4 on take the rates of the next feature. The script stays among rates that were given.
 # With bounds of 0 and 1 all is right.
 # What it means: calibrate over 0 to 1 with more bins, or keep lower_bound=0 and cut predictions at upper_bound first.
 set -euo pipefail
