@@ -24,7 +24,7 @@ SMALL = [
     "knobs.hot_budget_bytes=2000",
 ]  # fmt: skip
 AT = 20
-"""The call that fails, where there is about one a step."""
+"""The first call that may fail, where there is about one a step. On a busy machine the training thread makes some itself."""
 
 
 class Broken(Exception):
@@ -40,13 +40,13 @@ class Broken(Exception):
 @pytest.mark.timeout(60)
 def test_the_error_of_a_worker_ends_the_run_soon(place: type, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, calls = getattr(place, method), 0
-    threads: list[str] = []
+    failed: list[int] = []
 
     def fails_once(*arguments: Any, **more: Any) -> Any:
         nonlocal calls
         calls += 1
-        if calls == AT:
-            threads.append(threading.current_thread().name)
+        if calls >= AT and not failed and threading.current_thread() is not threading.main_thread():
+            failed.append(calls)
             raise Broken("the worker broke")
         return whole(*arguments, **more)
 
@@ -55,7 +55,6 @@ def test_the_error_of_a_worker_ends_the_run_soon(place: type, method: str, monke
     before = threading.active_count()
     with pytest.raises(Broken, match="the worker broke"):
         list(runtime.run())
-    assert threads != ["MainThread"], "it was a worker that failed"
-    assert runtime.step_number <= AT + RETURNING_LIMIT + BEHIND_LIMIT
+    assert runtime.step_number <= failed[0] + RETURNING_LIMIT + BEHIND_LIMIT
     assert runtime.state.phase == "failed"
     assert threading.active_count() <= before, "no worker is left behind"
