@@ -154,3 +154,14 @@ def test_modules_that_share_a_table_and_one_without_rows_for_ids() -> None:
     assert torch.equal(table(ids), expected[1])
     with pytest.raises(ValueError, match="input must"):
         table(ids.double())
+
+
+@pytest.mark.filterwarnings("error")
+def test_ids_that_lie_apart_are_looked_up_without_a_warning() -> None:
+    """A column of a history, as `history[:, 0]`: torch's bisection warns of such a tensor, once in a program."""
+    model, optimizer, _ = trained()
+    adaptive_rec.unwrap(model, optimizer)
+    ids = torch.cat([IDS["words"][:6], STRANGERS[:2]]).view(4, 2)
+    assert not ids[:, 1].is_contiguous()
+    assert torch.equal(model.words.row_numbers(ids[:, 1]), model.words.row_numbers(ids)[:, 1])
+    assert torch.equal(model.places.row_numbers(ids.T), model.places.row_numbers(ids).T)

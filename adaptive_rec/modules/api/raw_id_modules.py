@@ -51,7 +51,7 @@ class RawIdRows(nn.Module):
     def row_numbers(self, input: Tensor) -> Tensor:
         """Return the rows of the weight that ids of any shape read. Raises ValueError where they are no integers."""
         check_integers("input", input)
-        ids = input.long()
+        ids = input.long().contiguous()  # searchsorted warns of ids that lie apart, such as history[:, 0]
         mixed = ids ^ with_sign(self.salt)
         for shift, factor in MIX:
             mixed = (mixed ^ shifted(mixed, shift)) * with_sign(factor)
