@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from adaptive_rec.checkpoint.loading import newest as newest
     from adaptive_rec.checkpoint.loading import remove_unused_rows as remove_unused_rows
     from adaptive_rec.checkpoint.loading import rows_folders as rows_folders
+    from adaptive_rec.checkpoint.loading import saved_followed_file as saved_followed_file
     from adaptive_rec.checkpoint.loading import saved_knobs as saved_knobs
     from adaptive_rec.checkpoint.loading import saved_layout as saved_layout
     from adaptive_rec.checkpoint.writing import save as save
@@ -32,6 +33,7 @@ _PUBLIC = {
     "remove_unused_rows": "loading",
     "rows_folders": "loading",
     "save": "writing",
+    "saved_followed_file": "loading",
     "saved_knobs": "loading",
     "saved_layout": "loading",
 }

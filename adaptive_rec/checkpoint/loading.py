@@ -58,6 +58,12 @@ def saved_knobs(checkpoint: Path, files: Files = DISK) -> Knobs:
     return read_knobs(Saved(values).part("knobs"))
 
 
+def saved_followed_file(checkpoint: Path, files: Files = DISK) -> str:
+    """Return the name of the followed file at which a run stood that was saved; empty: the first one."""
+    values, _, _ = read_values(checkpoint, files)
+    return Saved(values).part("followed").text("file")
+
+
 def saved_layout(checkpoint: Path, files: Files = DISK) -> SavedLayout:
     """Return how the rows of a checkpoint are laid out."""
     values, _, ranks = read_values(checkpoint, files)

@@ -61,7 +61,7 @@ def add_commands(subparsers: Any) -> None:
     )
     longest = "longest history of a row, for globo_sequence and taobao (default: 20)"
     add("--history", metavar="N", type=int, help=longest)
-    add_schema_options(parser)
+    add_schema_options(parser, "the folder keeps them, and train --data DIR --time COLUMN reads rows in their order")
     add(
         "--on-bad-row",
         choices=("error", "skip"),
@@ -100,7 +100,7 @@ def prepare(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"directory": str(args.out), **meta.model_dump(mode="json", exclude={"job"})})
         return 0
-    show(pairs(prepared_facts(meta, args.out, time.monotonic() - started)))
+    show(pairs(prepared_facts(meta, args, time.monotonic() - started)))
     return 0
 
 
@@ -166,15 +166,13 @@ def note_order(sources: list[Path]) -> None:
         say(f"note: rows keep the order {names}, ...; list the files in numerical order if you want that", sys.stderr)
 
 
-def prepared_facts(meta: Meta, out: Path, seconds: float) -> list[tuple[str, str]]:
+def prepared_facts(meta: Meta, args: argparse.Namespace, seconds: float) -> list[tuple[str, str]]:
     """Return the facts of a prepared folder as pairs of label and value."""
     files = f" of {counted(len(meta.sources), 'file')}" if len(meta.sources) > 1 else ""
     largest = max(meta.tables, key=lambda table: table.rows)
     ids = sum(table.rows for table in meta.tables)
     tables = f"{len(meta.tables)} with {count(ids)} rows in all, the largest {largest.name} of {count(largest.rows)}"
     bags = sum(column.bag for column in meta.columns)
-    recipe = recipes().get(meta.job.format)
-    preset = [recipe.preset] if recipe and recipe.preset else []
     beside = [array.removesuffix("_B") for array in meta.beside if array != "times_B"]
     with_bags = f", {bags} of them with bags" if bags else ""
     return [
@@ -183,6 +181,18 @@ def prepared_facts(meta: Meta, out: Path, seconds: float) -> list[tuple[str, str
         ("tables", tables),
         ("size", size(sum(file.size_bytes for file in meta.array_files()))),
         ("time", f"{clock(seconds)}, {count(meta.rows / max(seconds, 1e-9))} rows/s"),
-        ("directory", str(out)),
-        ("train", " ".join(["adaptive-rec train", *preset, "--data", shlex.quote(str(out))])),
+        ("directory", str(args.out)),
+        ("train", " ".join(["adaptive-rec train", *map(shlex.quote, words_to_train(meta, args))])),
     ]
+
+
+def words_to_train(meta: Meta, args: argparse.Namespace) -> list[str]:
+    """Return the words with which a folder is trained as it was prepared: what the options asked for is asked for again."""
+    recipe = recipes().get(meta.job.format)
+    words = [recipe.preset] if recipe and recipe.preset else []
+    words += ["--data", str(args.out)]
+    if args.time is not None:
+        words += ["--time", args.time]
+    if meta.columns_schema is not None and meta.columns_schema.implicit is not None:
+        words += ["--negatives", "4"]
+    return words

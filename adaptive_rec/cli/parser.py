@@ -134,8 +134,8 @@ class GivenOnce(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
-def add_schema_options(parser: Parser) -> None:
-    """--label, --schema and others, which say what the columns of CSV, TSV or Parquet files are."""
+def add_schema_options(parser: Parser, in_time: str = "they are read in its order, and the newest are held out") -> None:
+    """--label, --schema and others, which say what the columns of CSV, TSV or Parquet files are. `in_time`: what --time does."""
     labelled = (
         "CSV, TSV or Parquet: the column of 0 and 1, or a comparison such as 'rating >= 4' or 'answer == yes'; "
         "the schema is inferred"
@@ -147,7 +147,7 @@ def add_schema_options(parser: Parser) -> None:
     parser.add_argument("--user", metavar="COLUMN", help=chooser)
     described = "CSV, TSV or Parquet: TOML file that names label and columns, as a first run with --label writes it"
     parser.add_argument("--schema", metavar="FILE", type=Path, help=described)
-    named = "CSV, TSV or Parquet: the column of the rows' times; they are read in its order, and the newest are held out"
+    named = f"CSV, TSV or Parquet: the column of the rows' times; {in_time}"
     parser.add_argument("--time", metavar="COLUMN", help=named)
     weighted = "CSV, TSV or Parquet: the column that says how much each row counts, a number of at least 0; it is no feature"
     parser.add_argument("--weight", metavar="COLUMN", help=weighted)

@@ -8,7 +8,7 @@ from typing import Any
 
 from adaptive_rec.checkpoint.rollback_target import checked_checkpoint
 from adaptive_rec.config.knobs import Knobs
-from adaptive_rec.errors import AdaptiveRecError, ConflictError
+from adaptive_rec.errors import AdaptiveRecError, ConflictError, DataError
 from adaptive_rec.live.mailbox import Command
 from adaptive_rec.live.rollback import Rollback
 from adaptive_rec.policy.find import load_policy
@@ -58,6 +58,7 @@ class Rollbacks:
         name = checked_checkpoint(self._folder, checkpoint, to_step)
         from adaptive_rec.checkpoint import saved_knobs
 
+        self._check_files(self._folder / name)
         before = saved_knobs(self._folder / name)
         after = before.changed(knobs)
         if after.policy != before.policy:
@@ -66,6 +67,17 @@ class Rollbacks:
         if skip_data:
             self._check_skip(before, after)
         return name, {key: each["new"] for key, each in before.differences(after).items()}
+
+    def _check_files(self, saved: Path) -> None:
+        """Raise ConflictError where followed files are gone that a run would read again from a checkpoint on."""
+        if (followed := self._state.input.followed) is None:
+            return
+        from adaptive_rec.checkpoint import saved_followed_file
+
+        try:
+            followed.files.check_kept(saved_followed_file(saved))
+        except DataError as error:
+            raise ConflictError(f"the run cannot go back to checkpoint {saved.name}: {error}") from None
 
     def _check_skip(self, *knobs: Knobs) -> None:
         """Raise ConflictError where the run cannot pass over a part of the stream."""

@@ -109,6 +109,7 @@ def test_raw_ids_and_prepared_folders(log: Path, capsys: pytest.CaptureFixture[s
     assert config.data.order == "time"
     assert load_schema(Path(config.data.schema_file)).time.column == "when"
     assert main(["data", "prepare", str(log), "--label", "click", "--time", "when", "--out", "made"]) == 0
+    assert capsys.readouterr().out.rstrip().endswith("adaptive-rec train --data made --time when")  # else the order would be lost
     assert load_meta(Path("made")).has_times
     assert resolved(capsys, "--data", "made", "--time", "when")[0].data.order == "time"
     assert main(["train", "--data", "made", "--time", "iso"]) == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import random
+import shlex
 from pathlib import Path
 
 import pytest
@@ -120,3 +121,12 @@ def test_a_run_is_scored_and_scores_new_rows(log: str, capsys: pytest.CaptureFix
     assert new["auc"] == own["auc"]
     assert main(["predict", "run", "--data", "new.csv", "--out", "scores.csv"]) == 0
     assert len(Path("scores.csv").read_text().splitlines()) == 31
+
+
+def test_a_prepared_folder_comes_with_the_command_that_trains_it(log: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "prepare", log, "--item", "movieId", "--user", "userId", "--time", "at", "--out", "made of"]) == 0
+    command = capsys.readouterr().out.splitlines()[-1].split(maxsplit=1)[1]
+    assert command == "adaptive-rec train --data 'made of' --time at --negatives 4"
+    said(capsys, *shlex.split(command)[2:])
+    data = load_config("config.toml", {}).data
+    assert (data.implicit.negatives, data.order) == (4, "time")

@@ -274,6 +274,31 @@ def test_an_undo_that_waits_for_a_rollback_is_refused(tmp_path: Path) -> None:
     assert run.present.mailbox.waiting == []
 
 
+def test_followed_files_that_are_gone_are_missed_before_anything_is_given_up(tmp_path: Path) -> None:
+    """Files of a folder may go once they were read; a rollback would read some of them again, or train without their rows."""
+    days, schema = tmp_path / "days", tmp_path / "schema.toml"
+    days.mkdir()
+    schema.write_text('label = "clicked"\ndense = ["price"]\nsparse = ["user"]\n')
+    for day in range(4):
+        lines = [f"{k % 2},user {k % 13},{k}" for k in range(176)]
+        (days / f"{day}.csv").write_text("\n".join(["clicked,user,price", *lines, ""]))
+    settings = ["run.batch_size=32", "run.steps=0", "data.follow=true", "data.follow_idle_seconds=0.3", "data.ids=raw", EVERY_5]
+    own = [f"data.source={days}", f"data.schema_file={schema}", "data.max_table_rows=100", "checkpoint.keep=9", "eval.count=0"]
+    run, answers = begin(tmp_path / "run", *settings, *own), []
+    went = []
+    for report in run.events():
+        if isinstance(report, Event) and report.kind == "rolled_back":
+            went.append(report.step)
+        if isinstance(report, Event) and report.kind == "checkpoint" and report.details["checkpoint"] == "step-000000015":
+            for day in (0, 1):
+                (days / f"{day}.csv").unlink()
+            for step in (5, 15):
+                run.present.mailbox.send(rollback_command(to_step=step, answer=answers.append))
+    assert "step-000000005: data.source must still have all files read from then on, missing: 0.csv, 1.csv" in str(answers[0])
+    assert went == [15], "what was read before that checkpoint is not missed"
+    assert run.runtime.step_number == 22
+
+
 def test_a_signal_on_the_way_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It comes while no runtime trains."""
     run, client = begin(tmp_path / "run", EVERY_5, SHORT), Client(step12={})

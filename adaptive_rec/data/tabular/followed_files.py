@@ -91,6 +91,15 @@ class FollowedFiles:
             names = sorted(self._read)
         return [each for each in names if natural(Path(each)) <= natural(Path(name)) and (self.path / each).exists()]
 
+    def check_kept(self, name: str) -> None:
+        """Raise DataError unless the files that have been read are still there, from one on, so that they can be read again."""
+        with self._lock:
+            names = sorted(self._read, key=lambda each: natural(Path(each)))
+        first = natural(self.path_of(name))
+        missing = [each for each in names if natural(Path(each)) >= first and not self.path_of(each).exists()]
+        if missing:
+            raise DataError(f"data.source must still have all files read from then on, missing: {', '.join(missing[:8])}")
+
     def take_warnings(self) -> list[str]:
         """Return the warnings that are new, for any thread."""
         with self._lock:
