@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 from adaptive_rec.errors import CheckpointError
@@ -58,4 +60,10 @@ def free_bytes(folder: Path) -> int:
 
 
 def _bytes_in(folder: Path) -> int:
-    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    """Return the bytes of a folder's files. Another process, such as rank 0 in a rollback, may remove some meanwhile."""
+    found = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                found += os.path.getsize(os.path.join(place, name))
+    return found

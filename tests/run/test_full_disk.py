@@ -16,7 +16,7 @@ from adaptive_rec.checkpoint import writing
 from adaptive_rec.cli import main
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.errors import CheckpointError, ConfigError, DataError
-from adaptive_rec.memory.disk import check_room
+from adaptive_rec.memory.disk import check_room, free_room
 from adaptive_rec.policy.find import load_policy
 from adaptive_rec.run import journal, training_run
 from adaptive_rec.run.training_run import TrainingRun
@@ -122,6 +122,26 @@ def test_room_is_that_of_the_nearest_folder_that_exists(small_disk: Path) -> Non
     (small_disk / "checkpoints" / "rows").write_bytes(bytes(3 * MIB))
     assert check_room(small_disk / "checkpoints", 4 * MIB // 5) == ""
     assert check_room(small_disk / "checkpoints", 2 * MIB) != "", "a run that has a checkpoint goes on"
+
+
+def test_room_is_looked_at_while_another_process_removes_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank that goes back to a checkpoint looks at the folder in which rank 0 removes newer ones."""
+    scan, gone = os.scandir, tmp_path / "checkpoints" / "step-2"
+    for step in ("step-1", "step-2"):
+        (tmp_path / "checkpoints" / step).mkdir(parents=True)
+        (tmp_path / "checkpoints" / step / "rows").write_bytes(bytes(1000))
+
+    def removing(path: Any) -> Any:
+        if Path(path) == gone:
+            (gone / "rows").unlink()
+            gone.rmdir()
+        return scan(path)
+
+    monkeypatch.setattr("adaptive_rec.memory.disk.free_bytes", lambda folder: 0)
+    assert free_room(tmp_path / "checkpoints") == 2000
+    monkeypatch.setattr("os.scandir", removing)
+    assert free_room(tmp_path / "checkpoints") == 1000
+    assert not gone.exists()
 
 
 def test_the_room_that_is_looked_for_is_what_a_checkpoint_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
