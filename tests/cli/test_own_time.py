@@ -73,6 +73,10 @@ def test_rows_that_come_have_no_other_order(log: Path, capsys: pytest.CaptureFix
     config = tomllib.loads(Path("run/config.toml").read_text())
     assert (config["data"]["order"], config["data"]["follow"]) == ("file", True)
     assert load_schema(Path("log.schema.toml")).time.column == "when"
+    with log.open("a") as file:
+        file.write("1,3,,0,x,x\n")
+    assert main(["train", *words, "--no-serve", "--out", "short"]) == 3
+    assert f"row {ROWS + 1}, column when: must be seconds since 1970" in capsys.readouterr().err
     assert main(["train", *words, "--set", "data.order=time", "--out", "other"]) == 2
     assert 'order must be "file" where data is followed' in capsys.readouterr().err
     assert not Path("other").exists()
