@@ -119,5 +119,5 @@ def test_what_is_no_date_of_the_format_is_refused(tmp_path: Path, value: str) ->
 
 def test_a_unit_needs_a_column_and_a_name_that_is_known() -> None:
     for time in ({"unit": "yymmdd"}, {"column": "t", "unit": "yyyyddmm"}):
-        with pytest.raises(UsageError, match=r"time.column must name the column|time.unit must be"):
+        with pytest.raises(UsageError, match=r"time.column must name the column|time.unit: must be"):
             parse_schema({"label": "y", "sparse": ["u"], "time": time}, "schema")

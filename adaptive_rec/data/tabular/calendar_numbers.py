@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import AfterValidator
 
-Unit = Literal[
+from adaptive_rec.data.tabular.written_times import is_pattern, is_whole_date
+
+UNITS = (
     "", "s", "ms", "us", "ns", "yyyymm", "yyyymmdd", "yyyymmddhh", "yyyymmddhhmm", "yyyymmddhhmmss",
     "yymmdd", "yymmddhh", "yymmddhhmm", "yymmddhhmmss",
-]  # fmt: skip
-"""What the numbers of a column of times are: units since 1970, or dates, which are in UTC."""
+)  # fmt: skip
+
+
+def _known(unit: str) -> str:
+    if unit not in UNITS and not (is_pattern(unit) and is_whole_date(unit)):
+        raise ValueError(f"must be one of {', '.join(UNITS[1:])}, or a pattern of a date, such as %d.%m.%Y %H:%M, got {unit!r}")
+    return unit
+
+
+Unit = Annotated[str, AfterValidator(_known)]
+"""What the values of a column of times are: units since 1970, dates in numbers, or texts in a pattern, which are in UTC."""
 PARTS_OF_DAY = ((24, 3600), (60, 60), (60, 1))
 """Hours, minutes and seconds: below which number they are, and how many seconds one has."""
 FOUND = ("yyyymmdd", "yymmddhh", "yyyymmddhhmmss", "yyyymmddhhmm", "yyyymmddhh", "yyyymm", "yymmdd")

@@ -116,7 +116,8 @@ class TimeColumn(Frozen):
     """Empty: rows have no time."""
     unit: Unit = ""
     """Of numbers, which count from 1970 on, or are dates such as yyyymmdd. By default they are seconds, and refused
-    where they look like something else. Texts are ISO times, by default of UTC."""
+    where they look like something else. Texts are ISO times, or written as a pattern of Python's strptime says, such as
+    %d.%m.%Y %H:%M; by default of UTC."""
 
     @model_serializer(mode="wrap")
     def _by_older_keys(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:

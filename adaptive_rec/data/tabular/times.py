@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from adaptive_rec.data.tabular.calendar_numbers import calendar_times, calendar_unit, is_calendar
 from adaptive_rec.data.tabular.values import numbers
+from adaptive_rec.data.tabular.written_times import is_pattern, pattern_times, patterns_of
 from adaptive_rec.errors import DataError
 
 if TYPE_CHECKING:
@@ -31,8 +32,8 @@ END = (datetime(9999, 12, 31, tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
 
 
 def times(array: pa.Array, unit: str) -> tuple[NDArray[np.int64], NDArray[np.bool_]] | None:
-    """Return when each row was, and the rows without a time: of a column of numbers in a unit of the schema, of ISO
-    texts, or of Arrow's times. A text without a zone is UTC. None for a type that holds no times."""
+    """Return when each row was, and the rows without a time: of a column of numbers in a unit of the schema, of texts
+    in ISO or in the unit's pattern, or of Arrow's times. A text without a zone is UTC. None for a type that holds no times."""
     import pyarrow as pa
 
     if pa.types.is_timestamp(array.type) or pa.types.is_date(array.type):
@@ -42,6 +43,8 @@ def times(array: pa.Array, unit: str) -> tuple[NDArray[np.int64], NDArray[np.boo
     found = numbers(array, truths=False)
     if found is None or pa.types.is_boolean(array.type):
         return None
+    if is_pattern(unit):
+        return pattern_times(array, unit)
     bad_B = found.bad_B | ~np.isfinite(found.values_B)
     values_B = np.where(bad_B, 0.0, found.values_B)
     if is_calendar(unit):
@@ -88,8 +91,8 @@ def unit_of(values_N: NDArray[np.float64]) -> str:
 
 
 def unit_of_column(values: pa.Array) -> str:
-    """Return the unit of a column of times by its first values, empty for seconds, texts and Arrow's times. Raises DataError,
-    with the reason, for values that are no times."""
+    """Return the unit of a column of times by its first values, empty for seconds, ISO texts and Arrow's times. Raises DataError,
+    with the reason, for values that are no times, or whose day and month cannot be told apart."""
     found = numbers(values, truths=False)
     is_number = found is not None and not found.bad_B.any()
     unit = unit_of(found.values_B[np.isfinite(found.values_B)]) if found is not None and is_number else ""
@@ -97,10 +100,18 @@ def unit_of_column(values: pa.Array) -> str:
     if read is None:
         raise DataError(f"values of type {values.type} are no times")
     bad_B = read[1] & values.is_valid().to_numpy(zero_copy_only=False)
-    if bad_B.any():
-        value = ascii(values[int(np.flatnonzero(bad_B)[0])].as_py())[:60]
-        raise DataError(f"{value} is neither a number since 1970 nor an ISO time, such as 2014-10-21 05:00:00")
-    return unit
+    if not bad_B.any():
+        return unit
+    patterns = [] if is_number else patterns_of(values)
+    if len(patterns) == 1:
+        return patterns[0]
+    value = ascii(values[int(np.flatnonzero(bad_B)[0])].as_py())[:60]
+    if patterns:
+        raise DataError(f"{value} may be {' or '.join(patterns)}; a schema says which, as time.unit (--schema)")
+    raise DataError(
+        f"{value} is neither a number since 1970 nor an ISO time, such as 2014-10-21 05:00:00; "
+        "a schema can say how its times are written, such as time.unit = '%d.%m.%Y %H:%M' (--schema)"
+    )
 
 
 def time_line(column: str, unit: str) -> str:
@@ -110,6 +121,8 @@ def time_line(column: str, unit: str) -> str:
 
 def rule_of(unit: str, key: str = "time.unit") -> str:
     """Return what a time in a unit of the schema must be; `key` names the unit's place there."""
+    if is_pattern(unit):
+        return f"must be a time written {unit} ({key} in the schema)"
     if is_calendar(unit):
         return f"must be a date written {unit} ({key} in the schema), or an ISO time"
     before = "before the year 10000" if unit else "before the year 2100 unless the unit is given"

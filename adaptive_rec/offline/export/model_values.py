@@ -88,10 +88,12 @@ def clock(times, column):
 
 
 def seconds(value, unit):
-    """Return a time in seconds since 1970, UTC, of a number in the column's unit, an ISO text or a date."""
+    """Return a time in seconds since 1970, UTC, of a number in the column's unit, a text in its pattern or in ISO, or a date."""
     value = value.strip() if isinstance(value, str) else value
     if value is None or value != value or (isinstance(value, str) and value in WORDS):
         return None
+    if "%" in unit and not hasattr(value, "timetuple"):
+        value, unit = datetime.strptime(str(value), unit), ""
     is_number = isinstance(value, (int, float)) or (isinstance(value, str) and NUMBER.fullmatch(value))
     if is_number and unit.startswith("yy"):
         digits = str(int(float(value))).zfill(len(unit))
