@@ -29,6 +29,14 @@ def parse_rate(text: str) -> float:
     return float(found[1]) * 1000.0 ** " kMGT".index(found[2] or " ") / 8
 
 
+def toml_number(text: str) -> str:
+    """Return a number such as .5 or 5. as TOML writes it, 0.5 or 5.0; other text as it is."""
+    found = re.fullmatch(r"([-+]?)([0-9]*)\.([0-9]*)((?:[eE][-+]?[0-9]+)?)", text)
+    if found is None or not found[2] + found[3]:
+        return text
+    return f"{found[1]}{found[2] or 0}.{found[3] or 0}{found[4]}"
+
+
 def size(size_bytes: float) -> str:
     """Return a size in the largest fitting unit: 35651584 -> 34 MiB."""
     for unit in ("B", "KiB", "MiB", "GiB"):

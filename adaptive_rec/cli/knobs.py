@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from adaptive_rec.cli.output import columns, print_json, show
 from adaptive_rec.cli.parser import add_client_options, add_command, on_terminal
 from adaptive_rec.errors import UsageError, did_you_mean
-from adaptive_rec.units import exact_size, printable
+from adaptive_rec.units import exact_size, printable, toml_number
 
 if TYPE_CHECKING:
     from adaptive_rec.cli.client import Client, Reply
@@ -183,7 +183,7 @@ def value(typed: str, about: Mapping[str, Any]) -> Any:
     if about["unit"] == "bytes" and size:
         return round(float(size[1]) * UNITS[(size[2] or "").lower()])
     try:
-        parsed = tomllib.loads(f"value = {typed}")
+        parsed = tomllib.loads(f"value = {toml_number(typed)}")
     except tomllib.TOMLDecodeError:
         return typed
     scalar = parsed["value"]

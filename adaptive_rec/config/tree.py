@@ -28,7 +28,7 @@ from adaptive_rec.config.trust import ENVIRONMENT_PREFIX
 from adaptive_rec.config.watch import WatchConfig
 from adaptive_rec.errors import ConfigError, did_you_mean
 from adaptive_rec.system.cuda_driver import may_have_cuda
-from adaptive_rec.units import parse_size
+from adaptive_rec.units import parse_size, toml_number
 
 DESCRIPTION = "run.json"
 """The file beside the `config.toml` of a run's directory."""
@@ -294,7 +294,7 @@ def _literal(text: str) -> Any:
     """Return a value as TOML reads it; any other text is a string."""
     try:
         text.encode("utf-8")  # a shell may pass other bytes
-        found = tomllib.loads(f"value = {text}")
+        found = tomllib.loads(f"value = {toml_number(text)}")
     except UnicodeEncodeError:
         raise ConfigError(f"values must be text in UTF-8, got {text!r}") from None
     except (ValueError, RecursionError):

@@ -152,6 +152,11 @@ def test_sizes_may_be_written_with_a_unit(text, size_bytes):
     assert load_config(None, {"ADAPTIVE_REC_KNOBS__HOT_BUDGET_BYTES": text}).knobs.hot_budget_bytes == size_bytes
 
 
+@pytest.mark.parametrize("text", [".5", "+.5", "0.5", "5.e-1", ".05e1"])
+def test_a_number_need_not_have_digits_on_both_sides_of_its_point(text: str) -> None:
+    assert load_config("tiny", {}, [f"knobs.target_skip_ratio={text}"]).knobs.target_skip_ratio == 0.5
+
+
 def test_broken_files_are_configuration_errors(tmp_path):
     path = tmp_path / "broken.toml"
     path.write_text("[run\n")

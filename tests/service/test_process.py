@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import socket
 import subprocess
@@ -89,7 +90,7 @@ def test_sigterm_ends_it_and_ctrl_c_does_not(sidecar: Any) -> None:
 def test_it_is_nice_and_loads_no_trainer(lasting_sidecar: Any) -> None:
     ready(lasting_sidecar)
     stat = open(f"/proc/{lasting_sidecar.process.pid}/stat").read().rpartition(")")[2].split()
-    assert int(stat[16]) == 12
+    assert int(stat[16]) == min(19, os.nice(0) + 12)
     maps = open(f"/proc/{lasting_sidecar.process.pid}/maps").read()
     assert "numpy" in maps
     assert "torch" not in maps
