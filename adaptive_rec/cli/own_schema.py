@@ -207,6 +207,9 @@ def show_inferred(inferred: Inferred, kept: Path, stream: TextIO, numbered: bool
     width = min(24, max(len(column) for _, column, _ in rows))
     for kind, column, why in rows:
         say(f"  {kind:<8}  {column:<{width}}  {why}".rstrip(), stream)
+    if inferred.proposed and not schema.time.column and numbered:
+        found = ", ".join(readable(name, word=60) for name in list(dict.fromkeys(each.column for each in inferred.proposed))[:3])
+        say(f"  --time COLUMN trains in order of time and holds out the newest rows; columns of times: {found}", stream)
     if schema.min_count > 1 and numbered:
         say(
             f"  values that occur less than {schema.min_count} times in a table share one row, as unknown ones do when scoring",

@@ -28,13 +28,14 @@ ROWS = 300
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file whose rows are in no order; the newest ones are of user 7."""
     monkeypatch.chdir(tmp_path)
-    rows = [
-        [k % 2, 7 if k >= 270 else k % 5, at := SECOND + 60 * k, at * 1000, f"2024-01-01T{k // 60:02}:{k % 60:02}:00", "x"]
-        for k in range(ROWS)
-    ]
+    rows = []
+    for k in range(ROWS):
+        hour, minute, at = f"{k // 60:02}", f"{k % 60:02}", SECOND + 60 * k
+        texts = f"2024-01-01T{hour}:{minute}:00", f"01-{1 + k // 60:02}-2024 00:{minute}", f"{1 + k // 60}/13/2024 00:{minute}"
+        rows.append([k % 2, 7 if k >= 270 else k % 5, at, at * 1000, *texts, "x"])
     random.Random(1).shuffle(rows)
     with open("log.csv", "w", newline="") as file:
-        csv.writer(file).writerows([["click", "user", "when", "ms", "iso", "word"], *rows])
+        csv.writer(file).writerows([["click", "user", "when", "ms", "iso", "two", "us", "word"], *rows])
     return Path("log.csv")
 
 
@@ -47,10 +48,16 @@ def resolved(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[Config, s
     return load_config("config.toml", {}), err
 
 
-@pytest.mark.parametrize(("column", "unit"), [("when", ""), ("ms", "ms"), ("iso", "")])
+def test_columns_that_hold_times_are_named(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = resolved(capsys, "--data", str(log), "--label", "click")[1]
+    assert "--time COLUMN trains in order of time and holds out the newest rows; columns of times: when, iso, us\n" in told
+
+
+@pytest.mark.parametrize(("column", "unit"), [("when", ""), ("ms", "ms"), ("iso", ""), ("us", "%m/%d/%Y %H:%M")])
 def test_one_word_holds_out_the_newest_rows(log: Path, capsys: pytest.CaptureFixture[str], column: str, unit: str) -> None:
     config, told = resolved(capsys, "--data", str(log), "--label", "click", "--time", column, "--out", "run")
     assert f"time      {column}" in told
+    assert "--time COLUMN" not in told
     assert (config.data.order, config.data.shuffle) == ("time", False)
     source = PreparedSource(config)
     schema = source.meta.columns_schema
@@ -74,7 +81,7 @@ def test_rows_that_come_have_no_other_order(log: Path, capsys: pytest.CaptureFix
     assert (config["data"]["order"], config["data"]["follow"]) == ("file", True)
     assert load_schema(Path("log.schema.toml")).time.column == "when"
     with log.open("a") as file:
-        file.write("1,3,,0,x,x\n")
+        file.write("1,3,,0,x,x,x,x\n")
     assert main(["train", *words, "--no-serve", "--out", "short"]) == 3
     assert f"row {ROWS + 1}, column when: must be seconds since 1970" in capsys.readouterr().err
     assert main(["train", *words, "--set", "data.order=time", "--out", "other"]) == 2
@@ -127,6 +134,7 @@ def test_raw_ids_and_prepared_folders(log: Path, capsys: pytest.CaptureFixture[s
         (["--label", "click", "--time", "wen"], "--time must be a column of log.csv, got 'wen'; the first line names"),
         (["--label", "click", "--time", "wen"], "did you mean when?"),
         (["--label", "click", "--time", "word"], "--time must be a column of times, word of log.csv is none: 'x' is neither"),
+        (["--label", "click", "--time", "two"], "may be %d-%m-%Y %H:%M or %m-%d-%Y %H:%M; a schema says which, as time.unit"),
         (["--time", "when"], "--time names a column of CSV, TSV or Parquet files: give --label COLUMN or --schema FILE"),
         (["--label", "click", "--time", "when", "--set", "data.epochs=2"], 'epochs must be 1 where order = "time"'),
     ],

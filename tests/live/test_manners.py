@@ -208,7 +208,7 @@ def gives_way(job: Job) -> None:
     """The sidecar is nice, and the trainer is not."""
     sidecar = job.sidecar()
     assert sidecar is not None
-    assert os.getpriority(os.PRIO_PROCESS, sidecar) == max(12, os.getpriority(os.PRIO_PROCESS, 0))
+    assert os.getpriority(os.PRIO_PROCESS, sidecar) == min(19, os.getpriority(os.PRIO_PROCESS, 0) + 12)
     group = Path(f"/proc/{sidecar}/autogroup")
     if group.exists() and Path("/proc/sys/kernel/sched_autogroup_enabled").read_text() == "1\n":
         assert group.read_text().endswith("nice 12\n"), "niceness counts within a session only"

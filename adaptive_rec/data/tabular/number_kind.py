@@ -12,7 +12,6 @@ from adaptive_rec.data.tabular.dense_transform import transform_of
 from adaptive_rec.data.tabular.kept import ROW_NAMES
 from adaptive_rec.data.tabular.kinds import FLOAT_DIGITS, as_kind
 from adaptive_rec.data.tabular.sample import Judged, Sample, words_in_order
-from adaptive_rec.data.tabular.times import time_line
 from adaptive_rec.data.tabular.values import LARGEST
 
 LEAST_ROWS = 1000
@@ -226,7 +225,7 @@ def _calendar_time(sample: Sample, values: NDArray[Any]) -> str:
     if Told.of(sample.name, CALENDAR_WORDS).is_id or np.abs(values).max() >= FLOAT_DIGITS:
         return ""
     unit = calendar_unit(values.astype(np.int64))
-    return f"a time; to have its order: {time_line(sample.name, unit)}" if len(unit) > len("yyyymm") else ""
+    return "a time" * (len(unit) > len("yyyymm"))
 
 
 def is_time(sample: Sample, told: Told, values: NDArray[Any]) -> bool:
