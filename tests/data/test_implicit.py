@@ -142,7 +142,7 @@ def test_columns_that_nearly_tell_the_item_go_with_it_or_are_named(tmp_path: Pat
         price = item + 0.5 if dice.random() < 0.8 else 0.25
         rows.append({"user": f"u{k % 40}", "item": item, "name": spelt, "hour": k % 5, "price": price, "rating": k % 3})
     path, folder = written(tmp_path, rows), tmp_path / "folder"
-    sparse = ["user", "item", "name", "hour"]
+    sparse = ["user", "item", "name", "hour", "price"]
     schema = parse_schema({"dense": ["price"], "sparse": sparse, "implicit": {"item": "item", "user": "user"}}, "schema")
     prepare_folder(Request((path,), folder, schema=schema), lambda progress: None)
     _, drawn = opened(load_config("clicks_small", {}, [f"data.source={folder}", "data.implicit.negatives=2"]))
@@ -151,6 +151,7 @@ def test_columns_that_nearly_tell_the_item_go_with_it_or_are_named(tmp_path: Pat
     assert "drawn uniformly from 8 items; with the item: name (9" in drawn.in_words()
     (remark,) = drawn.remarks()
     assert remark.startswith("most rows of an item have one value of price (")
+    assert remark.count("price (") == 1, "a column that is dense and a category is one column"
     one_each = [{"user": f"u{k}", "item": f"i{k}", "shop": f"s{k}"} for k in range(90)]
     schema = parse_schema({"sparse": ["user", "item", "shop"], "implicit": {"item": "item", "user": "user"}}, "schema")
     prepare_folder(Request((written(tmp_path, one_each),), tmp_path / "one", schema=schema), lambda progress: None)

@@ -139,12 +139,12 @@ class WithNegatives(Wrapped):
         ]
 
     def _named(self, features: Integers, dense: Integers) -> str:
-        """Return the names of columns but that of the items, each with the share of rows that have the item's usual value."""
+        """Return the names of columns but that of the items, and for each the share of rows that have the item's usual value."""
         count = len(self.features)
         ratio = np.concatenate([self.items.usual_F, self.items.usual_X])
         columns = [*(f for f in features.tolist() if f != self.item), *(count + x for x in dense.tolist())]
         shares = [f" ({percent(ratio[c])} of rows)" if ratio[c] < 1 else "" for c in columns if c < len(self._names)]
-        return ", ".join(f"{readable(self._names[c], word=60)}{share}" for c, share in zip(columns, shares, strict=False))
+        return ", ".join(dict.fromkeys(f"{readable(self._names[c], word=60)}{s}" for c, s in zip(columns, shares, strict=False)))
 
 
 def with_negatives(source: Source, config: Config, schema: Schema | None) -> Source:
