@@ -70,7 +70,7 @@ def ranks_of(out: Path) -> dict[int, int]:
         except OSError:
             continue
         ranks = [word[5:] for word in variables if word.startswith(b"RANK=")]
-        if ranks and f"--out={out}".encode() in words:
+        if ranks and {f"--out={out}".encode(), str(out).encode()} & set(words):
             found[int(ranks[0])] = int(folder.name)
     return found
 
