@@ -95,7 +95,8 @@ class FollowedSource:
         self._places = [Place()]
         """Places that were passed, from the last one before the newest saved position."""
         self._saved_files: set[str] | None = None
-        """Files of the folder that had been read when the state was saved that reading goes on from; None: not known."""
+        """Files of the folder that had been read when the state was saved that reading goes on from, removed ones too; None: not
+        known."""
         self._left_out = 0
         """Malformed rows that were skipped since the last well-formed row."""
         self._standard: Standard | None = None
@@ -289,8 +290,8 @@ class FollowedSource:
             place, standard = self._places[0], self._standard
         figures = None if standard is None else {"mean": standard.mean_X, "deviation": standard.deviation_X}
         mark = {"place": place.mark.place, "rows": place.mark.rows, "bad_rows": place.mark.bad_rows}
-        read = "/".join(self.files.read_until(place.file))  # no name has a slash
-        files = {"file": place.file, "read_files": read, "tail": place.tail}
+        read, removed = map("/".join, self.files.read_until(place.file))  # no name has a slash
+        files = {"file": place.file, "read_files": read, "removed_files": removed, "tail": place.tail}
         return {**files, "first_row": place.first_row, **mark, "left_out": place.left_out, "standard": figures}
 
     def set_state(self, found: Saved) -> None:
@@ -298,9 +299,10 @@ class FollowedSource:
         mark = Mark(found.integer("place"), found.integer("rows"), found.integer("bad_rows"))
         left_out = found.integer("left_out") if found.has("left_out") else 0  # older versions had none
         place = Place(found.text("file"), found.integer("first_row"), mark, found.text("tail"), left_out)
+        removed = found.text("removed_files") if found.has("removed_files") else ""  # older versions had none
         self._places, read = [place], found.text("read_files")
         if place.file:
-            self._saved_files = set(read.split("/"))
+            self._saved_files = set(filter(None, (read + "/" + removed).split("/")))
         if (figures := found.maybe("standard")) is not None:
             columns = self._schema.standard_columns
             missing = np.array(self._schema.standard_missing, dtype=np.float32)
