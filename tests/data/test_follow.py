@@ -361,6 +361,30 @@ def test_malformed_rows_behind_the_last_row_are_counted_once(
     assert counted + sum(batch.malformed_rows for batch in source.train_batches(last, 4)) == 31
 
 
+@pytest.mark.parametrize("file_size", [8, 100])
+def test_malformed_rows_that_come_behind_a_saved_place_are_counted_after_a_kill(tmp_path: Path, file_size: int) -> None:
+    """A resume reads what has come since in one block with rows that were trained on. It may be killed and resumed again."""
+    parts = tmp_path / "parts"
+    parts.mkdir()
+    texts = [line(k) + "7,user,1\n" * (k % 3) for k in range(24)]
+    saved, position, counted, trained = None, Position(), 0, []
+    for come in (5, 9, 10, 17, 24):
+        for first in range(0, come, file_size):
+            (parts / f"{first}.csv").write_text(HEAD + "".join(texts[first : min(first + file_size, come)]))
+        source = skipping(tmp_path, parts)
+        if saved is not None:
+            source.set_state(saved)
+        for batch in source.train_batches(position, 2):
+            if len(batch.labels_B) < 2 or come < 24 and batch.position.offset > come - 3:
+                break  # the kill
+            trained.append(batch)
+            position, counted = batch.position, counted + batch.malformed_rows
+        source.stop()
+        saved = Saved(source.state(position), "followed")
+    assert prices(iter(trained)) == chunked(range(24), 2)
+    assert counted + source.end(position) == sum(k % 3 for k in range(24))
+
+
 @pytest.mark.parametrize("half", ["", "1,user"])
 def test_a_folder_that_is_emptied_is_waited_for(tmp_path: Path, half: str) -> None:
     parts = tmp_path / "parts"
