@@ -26,7 +26,7 @@ BLOCK_BYTES = 8 << 20
 MEASURED = re.compile(
     r"state\.(recorder(\.last)?\.(processor_)?seconds|times\.seconds\..*|splitting\.trial\.(block_began|seconds\..*)"
     r"|store\.disk(\..*)?|disk_reported(\..*)?|recorder\.last\.disk_.*|reclassifier\.judged_at\.disk_.*|trend\..*"
-    r"|watchdog\..*|followed\.(file|read_files|tail|first_row|place|rows|bad_rows|left_out)"
+    r"|watchdog\..*|followed\.(file|read_files|removed_files|tail|first_row|place|rows|bad_rows|left_out|counted)"
     r"|(store\.traffic|recorder\.last|reclassifier\.judged_at)\.host_to_device_bytes)"
 )
 """Values of a state that no two runs share, however equal they are: times, how many rows were read and written on a disk, what

@@ -161,12 +161,11 @@ def check_negatives(args: argparse.Namespace, config: Config) -> None:
     """Raise UsageError where negatives are to be drawn for rows that have labels, or none for rows that are all positives."""
     negatives = config.data.implicit.negatives
     if args.item is not None and not negatives:
-        raise UsageError(
-            "--item says that every row is a positive, beside which negatives are needed: add --negatives 4 (or --set "
-            "data.implicit.negatives=4)"
-        )
+        key = "--set data.implicit.negatives=4"
+        words = f"--negatives 4 (or {key})" if hasattr(args, "negatives") else key  # train alone takes the option
+        raise UsageError(f"--item says that every row is a positive, beside which negatives are needed: add {words}")
     if negatives and args.label is not None:
-        raise UsageError("--negatives are drawn where every row is a positive: give --item COLUMN in place of --label")
+        raise UsageError("negatives are drawn where every row is a positive: give --item COLUMN in place of --label")
 
 
 def run_once(request: Request, stream: TextIO) -> Meta:

@@ -102,6 +102,12 @@ def test_what_cannot_be_is_said_before_anything_is_prepared(
     assert not list(Path("runs").glob("data/*"))
 
 
+def test_commands_without_the_option_name_the_key_for_negatives(log: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["plan", "--data"], ["compare", "--data"], ["profile"], ["simulate"]):
+        assert main([*words, log, "--item", "movieId"]) == 2
+        assert "negatives are needed: add --set data.implicit.negatives=4" in capsys.readouterr().err
+
+
 def test_a_run_is_scored_and_scores_new_rows(log: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--data", log, "--item", "movieId", "--user", "userId", "--negatives", "3"]
     assert main(["train", *words, *SMALL, "--no-serve", "--out", "run"]) == 0

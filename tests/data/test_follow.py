@@ -244,6 +244,31 @@ def test_a_file_that_came_too_late_is_not_left_out_after_a_resume(tmp_path: Path
         next(source.train_batches(position, 4))
 
 
+def test_files_that_are_gone_are_known_after_each_resume(tmp_path: Path) -> None:
+    """Whether they were removed before the state was saved, or after, or the state of a resumed run was saved again."""
+    parts = tmp_path / "parts"
+    parts.mkdir()
+    for number in range(4):
+        (parts / f"{number}.csv").write_text(HEAD + "".join(map(line, range(4 * number, 4 * number + 4))))
+    source = followed(tmp_path, parts)
+    position = list(source.train_batches(Position(), 4))[-1].position
+    (parts / "1.csv").unlink()
+    saved = source.state(position)
+    (parts / "2.csv").unlink()
+    for _ in range(2):
+        source = followed(tmp_path, parts)
+        source.set_state(Saved(saved, "followed"))
+        assert list(source.train_batches(position, 4)) == []
+        for file, missing in (("0.csv", "1.csv, 2.csv"), ("2.csv", "2.csv")):
+            with pytest.raises(DataError, match=f"must still have all files read from then on, missing: {missing}$"):
+                source.files.check_kept(file)
+        source.files.check_kept("3.csv")
+        saved = source.state(position)
+    (parts / "2.csv").write_text(HEAD + line(0))
+    with pytest.raises(DataError, match=r"2\.csv was read and removed, and is there again"):
+        source.files.later(parts / "3.csv")
+
+
 def test_half_a_character_waits_for_its_end(tmp_path: Path) -> None:
     path, text = tmp_path / "clicks.csv", (HEAD + "".join(map(line, range(8)))).encode("utf-16")
     config = config_of(tmp_path, path, "data.follow=true", "data.follow_idle_seconds=0.1")
@@ -334,6 +359,30 @@ def test_malformed_rows_behind_the_last_row_are_counted_once(
     source = skipping(tmp_path, data)
     source.set_state(saved)
     assert counted + sum(batch.malformed_rows for batch in source.train_batches(last, 4)) == 31
+
+
+@pytest.mark.parametrize("file_size", [8, 100])
+def test_malformed_rows_that_come_behind_a_saved_place_are_counted_after_a_kill(tmp_path: Path, file_size: int) -> None:
+    """A resume reads what has come since in one block with rows that were trained on. It may be killed and resumed again."""
+    parts = tmp_path / "parts"
+    parts.mkdir()
+    texts = [line(k) + "7,user,1\n" * (k % 3) for k in range(24)]
+    saved, position, counted, trained = None, Position(), 0, []
+    for come in (5, 9, 10, 17, 24):
+        for first in range(0, come, file_size):
+            (parts / f"{first}.csv").write_text(HEAD + "".join(texts[first : min(first + file_size, come)]))
+        source = skipping(tmp_path, parts)
+        if saved is not None:
+            source.set_state(saved)
+        for batch in source.train_batches(position, 2):
+            if len(batch.labels_B) < 2 or come < 24 and batch.position.offset > come - 3:
+                break  # the kill
+            trained.append(batch)
+            position, counted = batch.position, counted + batch.malformed_rows
+        source.stop()
+        saved = Saved(source.state(position), "followed")
+    assert prices(iter(trained)) == chunked(range(24), 2)
+    assert counted + source.end(position) == sum(k % 3 for k in range(24))
 
 
 @pytest.mark.parametrize("half", ["", "1,user"])

@@ -289,6 +289,7 @@ def test_followed_files_that_are_gone_are_missed_before_anything_is_given_up(tmp
     for report in run.events():
         if isinstance(report, Event) and report.kind == "rolled_back":
             went.append(report.step)
+            run.present.mailbox.send(rollback_command(to_step=10, answer=answers.append))
         if isinstance(report, Event) and report.kind == "checkpoint" and report.details["checkpoint"] == "step-000000015":
             for day in (0, 1):
                 (days / f"{day}.csv").unlink()
@@ -296,6 +297,7 @@ def test_followed_files_that_are_gone_are_missed_before_anything_is_given_up(tmp
                 run.present.mailbox.send(rollback_command(to_step=step, answer=answers.append))
     assert "step-000000005: data.source must still have all files read from then on, missing: 0.csv, 1.csv" in str(answers[0])
     assert went == [15], "what was read before that checkpoint is not missed"
+    assert "step-000000010: data.source must still have all files read from then on, missing: 1.csv" in str(answers[2])
     assert run.runtime.step_number == 22
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,6 +33,8 @@ POLL_SECONDS = 0.25
 """Time between two looks at the files while nothing new is there."""
 MOST_PLACES = 1 << 14
 """Places that are kept between two checkpoints; of more, every second one is dropped."""
+MOST_COUNTS = 1 << 14
+"""Batches with malformed rows whose count is kept; of more, the oldest are dropped, as what is saved is near the newest."""
 
 Pause = Callable[[float], bool]
 """Waits for so many seconds, or until the stream is ended, and returns whether it is; the thread that reads calls it."""
@@ -50,6 +53,8 @@ class Place:
     """The last bytes of the file before the mark, in hexadecimal digits; empty: not known."""
     left_out: int = 0
     """Malformed rows before this place that are counted with the next well-formed row."""
+    bad_rows: int = 0
+    """Malformed rows of the stream before it, from where this process began."""
 
     @property
     def row(self) -> int:
@@ -95,9 +100,16 @@ class FollowedSource:
         self._places = [Place()]
         """Places that were passed, from the last one before the newest saved position."""
         self._saved_files: set[str] | None = None
-        """Files of the folder that had been read when the state was saved that reading goes on from; None: not known."""
+        """Files of the folder that had been read when the state was saved that reading goes on from, removed ones too; None: not
+        known."""
         self._left_out = 0
         """Malformed rows that were skipped since the last well-formed row."""
+        self._bad_rows = 0
+        """Malformed rows that this process skipped, less those behind its first place that batches before had counted."""
+        self._knows_counts = True
+        """False: a saved state of an older version says nothing of what was counted in the block at which reading goes on."""
+        self._counts = deque([(0, 0)], MOST_COUNTS)
+        """Where batches with malformed rows end, and how many of these were counted up to there."""
         self._standard: Standard | None = None
         self._stopped, self._lock = threading.Event(), threading.Lock()
         self._newest = 0.0
@@ -124,14 +136,22 @@ class FollowedSource:
             while rows >= batch_size:
                 joined = LoadedSamples.joined(pieces)
                 offset += batch_size
+                self._count(offset, bad_rows)
                 yield self._batch(joined[0:batch_size], replace(position, offset=offset), bad_rows)
                 pieces, rows, bad_rows = [joined[batch_size:rows]], rows - batch_size, 0
         if rows:
+            self._count(offset + rows, bad_rows)
             yield self._batch(LoadedSamples.joined(pieces), replace(position, offset=offset + rows), bad_rows)
 
     def test_batches(self, batch_size: int, max_samples: int = 0, validation: bool = False) -> Iterator[Batch]:
         """There are no held-out samples: each window is scored before it is trained on."""
         return iter(())
+
+    def _count(self, offset: int, bad_rows: int) -> None:
+        """Keep that a batch which ends at `offset` counts malformed rows."""
+        if bad_rows:
+            with self._lock:
+                self._counts.append((offset, self._counts[-1][1] + bad_rows))
 
     def _batch(self, samples: LoadedSamples, position: Position, bad_rows: int) -> Batch:
         self._standard = self._standard or self._measured(samples)
@@ -153,10 +173,15 @@ class FollowedSource:
     def _arriving(self, row: int) -> Iterator[tuple[LoadedSamples, int]]:
         """Yield the rows of the stream from one on, each block with the malformed rows that were skipped with it."""
         with self._lock:
-            place = next(place for place in reversed(self._places) if place.row <= row)
+            at = self._place_at(row)
+            place, counted = self._places[at], self._counted_until(row)
+            if place.row == row:
+                place = self._places[at] = replace(place, bad_rows=counted + place.left_out)
+            self._counts = deque([(row, counted)], MOST_COUNTS)
         path = self.files.begin(place.file, self._saved_files)
         left, first_row, mark = row - place.row, place.first_row, place.mark
-        self._left_out = 0 if left else place.left_out
+        self._left_out, self._bad_rows = 0 if left else place.left_out, place.bad_rows
+        counted = max(0, counted - place.bad_rows) if left else 0
         self._check_tail(path, place.mark, place.tail)
         next_path: Path | None = path
         while next_path is not None:
@@ -164,7 +189,9 @@ class FollowedSource:
             for samples, bad in self._rows_of(path, first_row, mark, row):
                 size = len(samples.labels_B)
                 rows += size
-                self._left_out += 0 if left else bad  # counted with the block's first row before
+                known = min(counted, bad) if self._knows_counts or not left else bad
+                counted = max(0, counted - known)
+                self._left_out, self._bad_rows = self._left_out + bad - known, self._bad_rows + bad
                 if left < size:
                     bad, self._left_out = self._left_out, 0
                     yield samples[left:size], bad
@@ -197,7 +224,7 @@ class FollowedSource:
                     self._newest = time.monotonic()
                     yield loaded(block), reader.bad_rows - bad
                     bad = reader.bad_rows
-                self._left_out += reader.bad_rows - bad
+                self._left_out, self._bad_rows = self._left_out + reader.bad_rows - bad, self._bad_rows + reader.bad_rows - bad
                 mark, tail = reader.end, self._pass(path, first_row, reader.end)
             if not grows:
                 return
@@ -209,6 +236,10 @@ class FollowedSource:
                     return
             if now is not None and now < size:
                 raise DataError(f"{path} must only grow while it is followed, it had {size} bytes, got {now}")
+
+    def _counted_until(self, row: int) -> int:
+        """Return how many malformed rows were counted by batches up to a row, by the count of `_bad_rows`."""
+        return next((count for end, count in reversed(self._counts) if end <= row), self._counts[0][1])
 
     def unread(self) -> str:
         """Return what an ended stream has left in its last file: half a line, or all that follows a quotation mark that nothing
@@ -261,7 +292,7 @@ class FollowedSource:
             tail = ""  # the file was removed after it was read
         with self._lock:
             if not self._stopped.is_set():
-                self._places.append(Place(path.name, first_row, mark, tail, self._left_out))
+                self._places.append(Place(path.name, first_row, mark, tail, self._left_out, self._bad_rows))
             if len(self._places) > MOST_PLACES:
                 del self._places[1:-1:2]
         return tail
@@ -271,36 +302,41 @@ class FollowedSource:
         next: no batch has counted them."""
         with self._lock:
             self._stopped.set()
-            at = self._place_at(position)
+            at = self._place_at(position.offset)
             place = self._places[at]
             if place.row < position.offset:
                 return 0
             self._places[at] = replace(place, left_out=0)
         return place.left_out
 
-    def _place_at(self, position: Position) -> int:
-        """Return the number of the last place that is kept up to a position."""
-        return max(n for n, place in enumerate(self._places) if place.row <= position.offset)
+    def _place_at(self, row: int) -> int:
+        """Return the number of the last place that is kept up to a row."""
+        return max(n for n, place in enumerate(self._places) if place.row <= row)
 
     def state(self, position: Position) -> dict[str, Any]:
         """Return where reading goes on after a position. Places before it are forgotten."""
         with self._lock:
-            self._places = self._places[self._place_at(position) :]
+            self._places = self._places[self._place_at(position.offset) :]
             place, standard = self._places[0], self._standard
+            counted = max(0, self._counted_until(position.offset) - place.bad_rows)
         figures = None if standard is None else {"mean": standard.mean_X, "deviation": standard.deviation_X}
         mark = {"place": place.mark.place, "rows": place.mark.rows, "bad_rows": place.mark.bad_rows}
-        read = "/".join(self.files.read_until(place.file))  # no name has a slash
-        files = {"file": place.file, "read_files": read, "tail": place.tail}
-        return {**files, "first_row": place.first_row, **mark, "left_out": place.left_out, "standard": figures}
+        read, removed = map("/".join, self.files.read_until(place.file))  # no name has a slash
+        files = {"file": place.file, "read_files": read, "removed_files": removed, "tail": place.tail}
+        bad_rows = {"left_out": place.left_out, "counted": counted}
+        return {**files, "first_row": place.first_row, **mark, **bad_rows, "standard": figures}
 
     def set_state(self, found: Saved) -> None:
         """Go on where a checkpoint stood. Raises CheckpointError."""
         mark = Mark(found.integer("place"), found.integer("rows"), found.integer("bad_rows"))
         left_out = found.integer("left_out") if found.has("left_out") else 0  # older versions had none
-        place = Place(found.text("file"), found.integer("first_row"), mark, found.text("tail"), left_out)
+        self._knows_counts = found.has("counted")  # nor this
+        counted = found.integer("counted") if self._knows_counts else 0
+        place = Place(found.text("file"), found.integer("first_row"), mark, found.text("tail"), left_out, -counted)
+        removed = found.text("removed_files") if found.has("removed_files") else ""  # older versions had none
         self._places, read = [place], found.text("read_files")
         if place.file:
-            self._saved_files = set(read.split("/"))
+            self._saved_files = set(filter(None, (read + "/" + removed).split("/")))
         if (figures := found.maybe("standard")) is not None:
             columns = self._schema.standard_columns
             missing = np.array(self._schema.standard_missing, dtype=np.float32)

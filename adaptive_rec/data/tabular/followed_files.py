@@ -9,6 +9,9 @@ from adaptive_rec.data.tabular.files import followed, found_in, natural
 from adaptive_rec.data.tabular.growing_file import gone
 from adaptive_rec.errors import DataError
 
+MOST_REMOVED = 1000
+"""Names of removed files that a checkpoint keeps, the newest ones."""
+
 
 class FollowedFiles:
     """The file `--data`, or the files of that folder: which of them were read, and which one is next.
@@ -31,15 +34,15 @@ class FollowedFiles:
 
     def begin(self, name: str, known: set[str] | None) -> Path:
         """Begin to read at the file of a name, or at the first one where that is empty. `known`: the files that were read when
-        the run was saved; None: all before it. Raises DataError where it is not there."""
+        the run was saved, removed ones too; None: all before it. Raises DataError where it is not there."""
         files = followed(self.path)
         path = next((path for path in files if path.name == name), files[0])
         if name and path.name != name:
             raise DataError(f"data.source must still have the file {name}, at which the run stood")
         before = {each.name for each in files if natural(each) <= natural(path)}
         with self._lock:
-            self._read = before if known is None else (before & known) | {path.name}
-            self._removed = set()
+            self._removed = set() if known is None else known - {each.name for each in files}
+            self._read = before if known is None else (before & known) | self._removed | {path.name}
         return path
 
     def later(self, path: Path, begins: bool = False) -> Path | None:
@@ -85,20 +88,25 @@ class FollowedFiles:
         """Return the path of a file by its name, of the first one where that is empty."""
         return (self.path if self.is_folder else self.path.parent) / (name or self.present[0].name)
 
-    def read_until(self, name: str) -> list[str]:
-        """Return the names of the files up to one that have been read and are still there."""
-        with self._lock:
-            names = sorted(self._read)
-        return [each for each in names if natural(Path(each)) <= natural(Path(name)) and (self.path / each).exists()]
+    def read_until(self, name: str) -> tuple[list[str], list[str]]:
+        """Return the names of the files up to one that have been read: those that are there, and those that were removed last."""
+        last = natural(Path(name))
+        names = [each for each in self._in_order() if natural(Path(each)) <= last]
+        there = {each for each in names if self.path_of(each).exists()}
+        return [each for each in names if each in there], [each for each in names if each not in there][-MOST_REMOVED:]
 
     def check_kept(self, name: str) -> None:
         """Raise DataError unless the files that have been read are still there, from one on, so that they can be read again."""
-        with self._lock:
-            names = sorted(self._read, key=lambda each: natural(Path(each)))
-        first = natural(self.path_of(name))
-        missing = [each for each in names if natural(Path(each)) >= first and not self.path_of(each).exists()]
+        first = self.path_of(name)
+        later = [path for path in map(self.path_of, self._in_order()) if natural(path) > natural(first)]
+        missing = [path.name for path in (first, *later) if not path.exists()]
         if missing:
             raise DataError(f"data.source must still have all files read from then on, missing: {', '.join(missing[:8])}")
+
+    def _in_order(self) -> list[str]:
+        """Return the names of the files that have been read, in natural order."""
+        with self._lock:
+            return sorted(self._read, key=lambda each: natural(Path(each)))
 
     def take_warnings(self) -> list[str]:
         """Return the warnings that are new, for any thread."""
