@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from adaptive_rec.data.source import Source, Wrapped
 from adaptive_rec.data.standard import Standard
 from adaptive_rec.data.tabular.file_rows import CommonColumns, loaded
 from adaptive_rec.data.tabular.followed_files import FollowedFiles
+from adaptive_rec.data.tabular.followed_places import PassedPlaces, Place
 from adaptive_rec.data.tabular.growing_file import bytes_before, gone, has_line, may_grow
 from adaptive_rec.data.tabular.reader import START, Mark, TabularReader
 from adaptive_rec.data.tabular.schema import load_schema
@@ -31,35 +31,8 @@ from adaptive_rec.saved import ANY, Saved
 
 POLL_SECONDS = 0.25
 """Time between two looks at the files while nothing new is there."""
-MOST_PLACES = 1 << 14
-"""Places that are kept between two checkpoints; of more, every second one is dropped."""
-MOST_COUNTS = 1 << 14
-"""Batches with malformed rows whose count is kept; of more, the oldest are dropped, as what is saved is near the newest."""
-
 Pause = Callable[[float], bool]
 """Waits for so many seconds, or until the stream is ended, and returns whether it is; the thread that reads calls it."""
-
-
-@dataclass(frozen=True)
-class Place:
-    """A place in the stream at which reading can begin."""
-
-    file: str = ""
-    """Name of the file; empty: the first one."""
-    first_row: int = 0
-    """Rows of the stream before this file."""
-    mark: Mark = Mark()
-    tail: str = ""
-    """The last bytes of the file before the mark, in hexadecimal digits; empty: not known."""
-    left_out: int = 0
-    """Malformed rows before this place that are counted with the next well-formed row."""
-    bad_rows: int = 0
-    """Malformed rows of the stream before it, from where this process began."""
-
-    @property
-    def row(self) -> int:
-        """Rows of the stream before this place."""
-        return self.first_row + self.mark.rows
 
 
 class FollowedSource:
@@ -97,8 +70,6 @@ class FollowedSource:
         columns = self._common.columns
         self.tables, self.features = specs(config, columns)
         self._columns, self.dense_features = columns_of(columns), len(self._common.dense_names)
-        self._places = [Place()]
-        """Places that were passed, from the last one before the newest saved position."""
         self._saved_files: set[str] | None = None
         """Files of the folder that had been read when the state was saved that reading goes on from, removed ones too; None: not
         known."""
@@ -108,10 +79,9 @@ class FollowedSource:
         """Malformed rows that this process skipped, less those behind its first place that batches before had counted."""
         self._knows_counts = True
         """False: a saved state of an older version says nothing of what was counted in the block at which reading goes on."""
-        self._counts = deque([(0, 0)], MOST_COUNTS)
-        """Where batches with malformed rows end, and how many of these were counted up to there."""
         self._standard: Standard | None = None
-        self._stopped, self._lock = threading.Event(), threading.Lock()
+        self._stopped = threading.Event()
+        self._places = PassedPlaces(self._stopped)
         self._newest = 0.0
         """When rows came last, on the monotonic clock."""
         self._is_over = False
@@ -136,22 +106,16 @@ class FollowedSource:
             while rows >= batch_size:
                 joined = LoadedSamples.joined(pieces)
                 offset += batch_size
-                self._count(offset, bad_rows)
+                self._places.count(offset, bad_rows)
                 yield self._batch(joined[0:batch_size], replace(position, offset=offset), bad_rows)
                 pieces, rows, bad_rows = [joined[batch_size:rows]], rows - batch_size, 0
         if rows:
-            self._count(offset + rows, bad_rows)
+            self._places.count(offset + rows, bad_rows)
             yield self._batch(LoadedSamples.joined(pieces), replace(position, offset=offset + rows), bad_rows)
 
     def test_batches(self, batch_size: int, max_samples: int = 0, validation: bool = False) -> Iterator[Batch]:
         """There are no held-out samples: each window is scored before it is trained on."""
         return iter(())
-
-    def _count(self, offset: int, bad_rows: int) -> None:
-        """Keep that a batch which ends at `offset` counts malformed rows."""
-        if bad_rows:
-            with self._lock:
-                self._counts.append((offset, self._counts[-1][1] + bad_rows))
 
     def _batch(self, samples: LoadedSamples, position: Position, bad_rows: int) -> Batch:
         self._standard = self._standard or self._measured(samples)
@@ -172,16 +136,10 @@ class FollowedSource:
 
     def _arriving(self, row: int) -> Iterator[tuple[LoadedSamples, int]]:
         """Yield the rows of the stream from one on, each block with the malformed rows that were skipped with it."""
-        with self._lock:
-            at = self._place_at(row)
-            place, counted = self._places[at], self._counted_until(row)
-            if place.row == row:
-                place = self._places[at] = replace(place, bad_rows=counted + place.left_out)
-            self._counts = deque([(row, counted)], MOST_COUNTS)
+        place, counted = self._places.begin(row)
         path = self.files.begin(place.file, self._saved_files)
         left, first_row, mark = row - place.row, place.first_row, place.mark
         self._left_out, self._bad_rows = 0 if left else place.left_out, place.bad_rows
-        counted = max(0, counted - place.bad_rows) if left else 0
         self._check_tail(path, place.mark, place.tail)
         next_path: Path | None = path
         while next_path is not None:
@@ -237,14 +195,10 @@ class FollowedSource:
             if now is not None and now < size:
                 raise DataError(f"{path} must only grow while it is followed, it had {size} bytes, got {now}")
 
-    def _counted_until(self, row: int) -> int:
-        """Return how many malformed rows were counted by batches up to a row, by the count of `_bad_rows`."""
-        return next((count for end, count in reversed(self._counts) if end <= row), self._counts[0][1])
-
     def unread(self) -> str:
         """Return what an ended stream has left in its last file: half a line, or all that follows a quotation mark that nothing
         closes; empty where that is nothing."""
-        place = self._places[-1]
+        place = self._places.newest
         path = self.files.path_of(place.file)
         size = self.files.size_of(path, was_read=True) if self._is_over and self._has_bytes(path) else None
         left = 0 if size is None else size - place.mark.place
@@ -290,35 +244,18 @@ class FollowedSource:
             if not self.files.is_folder:
                 raise
             tail = ""  # the file was removed after it was read
-        with self._lock:
-            if not self._stopped.is_set():
-                self._places.append(Place(path.name, first_row, mark, tail, self._left_out, self._bad_rows))
-            if len(self._places) > MOST_PLACES:
-                del self._places[1:-1:2]
+        self._places.add(Place(path.name, first_row, mark, tail, self._left_out, self._bad_rows))
         return tail
 
     def end(self, position: Position) -> int:
         """End the stream at a position. Returns the malformed rows between the last row before it and the place that was read
         next: no batch has counted them."""
-        with self._lock:
-            self._stopped.set()
-            at = self._place_at(position.offset)
-            place = self._places[at]
-            if place.row < position.offset:
-                return 0
-            self._places[at] = replace(place, left_out=0)
-        return place.left_out
-
-    def _place_at(self, row: int) -> int:
-        """Return the number of the last place that is kept up to a row."""
-        return max(n for n, place in enumerate(self._places) if place.row <= row)
+        return self._places.end(position.offset)
 
     def state(self, position: Position) -> dict[str, Any]:
         """Return where reading goes on after a position. Places before it are forgotten."""
-        with self._lock:
-            self._places = self._places[self._place_at(position.offset) :]
-            place, standard = self._places[0], self._standard
-            counted = max(0, self._counted_until(position.offset) - place.bad_rows)
+        place, counted = self._places.forget_before(position.offset)
+        standard = self._standard
         figures = None if standard is None else {"mean": standard.mean_X, "deviation": standard.deviation_X}
         mark = {"place": place.mark.place, "rows": place.mark.rows, "bad_rows": place.mark.bad_rows}
         read, removed = map("/".join, self.files.read_until(place.file))  # no name has a slash
@@ -330,13 +267,14 @@ class FollowedSource:
         """Go on where a checkpoint stood. Raises CheckpointError."""
         mark = Mark(found.integer("place"), found.integer("rows"), found.integer("bad_rows"))
         left_out = found.integer("left_out") if found.has("left_out") else 0  # older versions had none
-        self._knows_counts = found.has("counted")  # nor this
+        self._knows_counts = found.has("counted")  # or this
         counted = found.integer("counted") if self._knows_counts else 0
         place = Place(found.text("file"), found.integer("first_row"), mark, found.text("tail"), left_out, -counted)
-        removed = found.text("removed_files") if found.has("removed_files") else ""  # older versions had none
-        self._places, read = [place], found.text("read_files")
+        removed = found.text("removed_files") if found.has("removed_files") else ""  # or this
+        read = f"{found.text('read_files')}/{removed}"
+        self._places.go_on_at(place)
         if place.file:
-            self._saved_files = set(filter(None, (read + "/" + removed).split("/")))
+            self._saved_files = set(read.split("/")) - {""}
         if (figures := found.maybe("standard")) is not None:
             columns = self._schema.standard_columns
             missing = np.array(self._schema.standard_missing, dtype=np.float32)
