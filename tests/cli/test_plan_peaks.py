@@ -10,6 +10,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import pytest
@@ -78,9 +79,10 @@ def test_a_plan_is_within_five_percent_of_the_peak(name: str, tmp_path: Path) ->
 @pytest.mark.timeout(600)
 def test_data_in_memory_are_in_the_plan(criteo_sample: Path, tmp_path: Path) -> None:
     settings = ["run.device=cpu", *AT_THE_END, f"data.source={criteo_sample}"]
-    planned, made = compare("criteo_sample", settings, tmp_path / "run")
-    # Nearly all of it is the process itself, which varies by tens of megabytes from one start to the next.
-    assert planned["needed_bytes"]["host"] == pytest.approx(made["peak_rss_bytes"], rel=2 * NEAR)
+    rounds = [compare("criteo_sample", settings, tmp_path / f"{k}" / "run") for k in range(3)]
+    planned, made = mean(plan["needed_bytes"]["host"] for plan, _ in rounds), mean(run["peak_rss_bytes"] for _, run in rounds)
+    # Nearly all of it is the process itself, which varies by tens of megabytes from one start to the next, here and in the plan.
+    assert planned == pytest.approx(made, rel=2 * NEAR)
 
 
 def main() -> None:
