@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from adaptive_rec.data.tabular.calendar_numbers import calendar_times, calendar_unit, is_calendar
 from adaptive_rec.data.tabular.values import numbers
-from adaptive_rec.data.tabular.written_times import is_pattern, pattern_times, patterns_of
+from adaptive_rec.data.tabular.written_times import EPOCH, is_pattern, microseconds_of, pattern_times, patterns_of
 from adaptive_rec.errors import DataError
 
 if TYPE_CHECKING:
@@ -26,8 +26,7 @@ LAST_SECOND = 4_102_444_800
 DAY = 86_400_000_000
 THURSDAY = 3 * DAY
 """The time from Monday to the first day of 1970."""
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-END = (datetime(9999, 12, 31, tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
+END = microseconds_of(datetime(9999, 12, 31))
 """The last day that is a date; a later time is in another unit."""
 
 
@@ -175,9 +174,7 @@ def _iso_times(array: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
 def iso_time(text: Any) -> int | None:
     """Return the time of an ISO text, or None."""
     try:
-        found = datetime.fromisoformat(str(text).strip())
-        found = found.replace(tzinfo=UTC) if found.tzinfo is None else found
-        return (found - EPOCH) // timedelta(microseconds=1)
+        return microseconds_of(datetime.fromisoformat(str(text).strip()))
     except (ValueError, OverflowError):
         return None
 

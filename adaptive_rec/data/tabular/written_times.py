@@ -25,6 +25,11 @@ PATTERNS = (*map("".join, product(DAYS, TIMES)), "%a %b %d %H:%M:%S %z %Y", "%d/
 TRIED_VALUES = 2000
 
 
+def microseconds_of(when: datetime) -> int:
+    """Return a time in microseconds since 1970; one without a zone is UTC."""
+    return ((when.replace(tzinfo=UTC) if when.tzinfo is None else when) - EPOCH) // timedelta(microseconds=1)
+
+
 def is_pattern(unit: str) -> bool:
     return "%" in unit
 
@@ -54,7 +59,7 @@ def patterns_of(texts: pa.Array) -> list[str]:
     """Return the patterns in which all texts are times: two where no text tells day and month apart."""
     values = [str(text) for text in texts.unique().to_pylist() if text is not None]
     some = values[:: max(1, len(values) // TRIED_VALUES)]
-    found = [pattern for pattern in PATTERNS if some and _time(some[0], pattern) is not None and _all(some, pattern)]
+    found = [pattern for pattern in PATTERNS if some and _all(some, pattern)]
     return found if len(found) < 2 else [pattern for pattern in found if _all(values, pattern)]
 
 
@@ -64,8 +69,6 @@ def _all(texts: Iterable[str], pattern: str) -> bool:
 
 def _time(text: Any, pattern: str) -> int | None:
     try:
-        found = datetime.strptime(str(text).strip(), pattern)
+        return microseconds_of(datetime.strptime(str(text).strip(), pattern))
     except ValueError:
         return None
-    found = found.replace(tzinfo=UTC) if found.tzinfo is None else found
-    return (found - EPOCH) // timedelta(microseconds=1)
